@@ -1,0 +1,3 @@
+"""Fixtures are plugins: one module for each kind of real server."""
+
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.store"]
