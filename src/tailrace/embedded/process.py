@@ -1,0 +1,139 @@
+"""A server that runs beside us and never outlives us: its process, its end, its ports."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# Below every system's range of ephemeral ports: a port chosen there could be taken by somebody's outgoing
+# connection while a server restarts.
+_PORTS = range(15_000, 32_000)
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now. Another process may still take it first."""
+    while True:
+        port = random.choice(_PORTS)  # noqa: S311 (spread, not secrecy)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Process:
+    """A child in its own session, so that Ctrl-C in the terminal is ours to handle, held by a leash.
+
+    The leash is a shell reading a pipe whose other end only we hold. However we end, also by kill -9, the
+    pipe closes and the shell ends the child. (PR_SET_PDEATHSIG would be Linux only, and is tied to a thread.)
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        leash_signal: signal.Signals,
+        uid_gid: tuple[int, int] | None = None,
+    ) -> None:
+        user, group = uid_gid or (None, None)
+        extra_groups: list[int] | None = [] if uid_gid else None
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                user=user,
+                group=group,
+                extra_groups=extra_groups,
+            )
+        self._leash = subprocess.Popen(
+            ["/bin/sh", "-c", f"read _; kill -{leash_signal.name[3:]} {self.pid}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended in time."""
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        # Before its pid can be reused: the leash must not fire at a stranger.
+        self._leash.kill()
+        self._leash.wait()
+        if self._leash.stdin:
+            self._leash.stdin.close()
+        return True
+
+    def children(self) -> list[int]:
+        if Path("/proc/self/stat").exists():
+            everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+            return [pid for pid in everybody if _linux_parent(pid) == self.pid]
+        listing = subprocess.run(
+            ["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True
+        ).stdout
+        pairs = (line.split() for line in listing.decode().splitlines())
+        return [int(pid) for parent, pid in pairs if int(parent) == self.pid]
+
+    def kill_tree(self) -> None:
+        """SIGKILL to the process and its children, as a power cut would: nobody gets to tidy up."""
+        self.send(signal.SIGSTOP)  # so that it starts no more of them
+        victims = self.children()
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
+        self.wait(30)
+        wait_until(lambda: not any(map(_is_alive, victims)), 30)
+
+
+def _linux_parent(pid: int) -> int | None:
+    """The parent of a live process; None for a zombie or one that is gone."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if after_name[0] in "ZX" else int(after_name[1])
+
+
+def _is_alive(pid: int) -> bool:
+    if Path("/proc/self/stat").exists():
+        return _linux_parent(pid) is not None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
