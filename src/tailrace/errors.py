@@ -8,6 +8,7 @@
     ├── GapError           the slot is ahead of the log: changes between them were never captured
     ├── WrongSource        another system, timeline or database than the log was made from
     ├── StoreError         the object store cannot be reached, or broke off     (retry helps)
+    ├── StoreRefused       the object store says no: permissions, no such bucket, disk full
     ├── FencedError        another capture writes this log
     ├── CorruptError       bytes in the store are not what was written
     ├── DecodeError        a message or value that does not follow PostgreSQL's format
@@ -60,6 +61,10 @@ class WrongSource(TailraceError):
 
 class StoreError(TailraceError):
     retry = True
+
+
+class StoreRefused(TailraceError):
+    pass
 
 
 class FencedError(TailraceError):

@@ -1,0 +1,276 @@
+"""Reads a log: segments by id, changes by position, and what arrives while one waits.
+
+A transaction is visible once its commit is in the log. The end of a segment may be the beginning of a transaction that
+goes on in the next ones; whether it ever ended, or is void because capture crashed inside it, is found by looking ahead
+at headers, so that memory stays bounded however large it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from tailrace.change import Change, Lsn, Position, Relation
+from tailrace.errors import CorruptError, GapError
+from tailrace.log import segment
+from tailrace.log.entry import Entry, changes_of
+from tailrace.log.segment import Content, Header
+from tailrace.store import ObjectInfo, Store
+
+# Footers are a few KB; one request of this size nearly always has all of it.
+_TAIL_BYTES = 64 * 1024
+_HEADERS_KEPT = 100_000
+
+
+class _Tail(Enum):
+    COMPLETE = "its commit is in a later segment"
+    VOID = "capture was restarted inside it"
+    OPEN = "neither is known yet"
+
+
+class Segment:
+    """A handle on one segment, there or not: nothing is read before it is asked for."""
+
+    def __init__(self, reader: LogReader, id: int) -> None:
+        self.id = id
+        self._reader = reader
+
+    def metadata(self) -> Header | None:
+        return self._reader._header(self.id)
+
+    def content(self) -> Content | None:
+        return self._reader._content(self.id)
+
+    def entries(self) -> Iterator[Entry] | None:
+        """The rows as they were written, those of void transactions among them."""
+        content = self.content()
+        return None if content is None else Entry.all(content)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of one segment that a reader may see."""
+
+    content: Content
+    start: int
+    stop: int
+
+
+class LogReader:
+    """A log in a store, given as a `Store` or its URL."""
+
+    def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
+        self.store = Store.open(store, options) if isinstance(store, str) else store
+        self._headers: dict[int, Header] = {}
+        self._objects: dict[int, ObjectInfo] = {}
+        self._merged: list[tuple[int, int, ObjectInfo]] = []
+        self._last_read: tuple[str, list[Content]] | None = None
+
+    def list(self, first: int | None = None, last: int | None = None) -> list[Segment]:
+        """The segments there are, ascending; `first` and `last` are included."""
+        self._objects.clear()
+        self._merged.clear()
+        found: set[int] = set()
+        # A merged object sorts under its first id, so one that covers `first` may stand before it.
+        for info in self.store.list(segment.PREFIX):
+            span = segment.ids(info.key)
+            if span is None:
+                continue
+            if span[0] == span[1] and "-" not in info.key:
+                self._objects[span[0]] = info
+            else:
+                self._merged.append((*span, info))
+            low, high = max(span[0], first or 1), min(span[1], last if last is not None else span[1])
+            found.update(range(low, high + 1))
+        return [Segment(self, id) for id in sorted(found)]
+
+    def get(self, id: int) -> Segment:
+        return Segment(self, id)
+
+    def first(self) -> Segment | None:
+        return next(iter(self.list()), None)
+
+    def last(self) -> Segment | None:
+        segments = self.list()
+        return segments[-1] if segments else None
+
+    def end_lsn(self) -> Lsn:
+        """Every transaction that commits below this is in the log; what is above may be on its way."""
+        last = self.last()
+        header = last.metadata() if last else None
+        return header.end_lsn if header else Lsn(0)
+
+    def changes(
+        self,
+        start: Position | datetime | None = None,
+        end: Position | datetime | None = None,
+        *,
+        tables: Callable[[Relation], bool] | None = None,
+        across_gaps: bool = False,
+    ) -> Iterator[Change]:
+        """Changes in commit order from `start` on, up to and without `end`, as far as the log goes now."""
+        yield from self._changes(start, end, tables, across_gaps, wait=None)
+
+    def follow(
+        self,
+        from_position: Position | datetime | None = None,
+        *,
+        tables: Callable[[Relation], bool] | None = None,
+        poll_seconds: float = 0.05,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Change]:
+        """Changes from a position on (None: the log's beginning), then each as it arrives, until `stop` is set."""
+        stopped = stop or threading.Event()
+        yield from self._changes(from_position, None, tables, False, wait=lambda: not stopped.wait(poll_seconds))
+
+    def _changes(
+        self,
+        start: Position | datetime | None,
+        end: Position | datetime | None,
+        tables: Callable[[Relation], bool] | None,
+        across_gaps: bool,
+        wait: Callable[[], bool] | None,
+    ) -> Iterator[Change]:
+        for span in self.spans(self.find(start), wait=wait, across_gaps=across_gaps):
+            for change in changes_of(span.content, span.start, span.stop, tables):
+                if start is not None and _is_before(change, start):
+                    continue
+                if end is not None and not _is_before(change, end):
+                    if isinstance(end, Position):
+                        return
+                    continue
+                yield change
+
+    def spans(
+        self, first_id: int, *, wait: Callable[[], bool] | None = None, across_gaps: bool = False
+    ) -> Iterator[Span]:
+        """What may be seen of each segment from an id on. `wait` is called when nothing new is there; False ends it."""
+        id, misses = first_id, 0
+        while True:
+            content = self._content(id)
+            if content is None:
+                misses += 1
+                # Rarely: a reader that fell far behind may look for an id that has moved into a merged object.
+                if (misses == 1 or misses % 200 == 0) and self.list(id, id):
+                    continue
+                if self._objects and max(self._objects) > id:
+                    raise CorruptError(
+                        f"segment {id} of {self.store.url} is missing, though later ones are there",
+                        "restore it from a copy of the store; changes in it are nowhere else",
+                    )
+                if wait is None or not wait():
+                    return
+                continue
+            misses = 0
+            header = content.header
+            if header.gap_from is not None and not across_gaps and id != first_id:
+                raise GapError(
+                    f"changes between {header.gap_from} and segment {id} are not in the log",
+                    "start again from a snapshot taken after the gap",
+                )
+            if header.committed_rows:
+                yield Span(content, 0, header.committed_rows)
+            if not header.ends_at_commit:
+                while (tail := self._tail(id)) is _Tail.OPEN:
+                    if wait is None or not wait():
+                        return
+                if tail is _Tail.COMPLETE:
+                    yield Span(content, header.committed_rows, header.rows)
+            id += 1
+
+    def find(self, start: Position | datetime | None) -> int:
+        """The first segment in which a change at or after `start` may stand."""
+        ids = [s.id for s in self.list()]
+        if not ids:
+            return 1
+        if start is None:
+            return ids[0]
+        if isinstance(start, datetime):
+            wanted = int(start.timestamp() * 1_000_000)
+            return next((i for i in ids if (self._known(i).last_committed_at_us or 0) >= wanted), ids[-1])
+        at = bisect_left(ids, True, key=lambda i: self._known(i).end_lsn > start.commit_lsn)
+        at = min(at, len(ids) - 1)
+        # The transaction that ends there may have begun in earlier segments.
+        while at > 0 and not self._known(ids[at - 1]).ends_at_commit:
+            at -= 1
+        return ids[at]
+
+    def _tail(self, id: int) -> _Tail:
+        while True:
+            id += 1
+            header = self._header(id)
+            if header is None:
+                return _Tail.OPEN
+            if header.voids_tail:
+                return _Tail.VOID
+            if header.committed_rows:
+                return _Tail.COMPLETE
+
+    def _known(self, id: int) -> Header:
+        header = self._header(id)
+        if header is None:
+            raise CorruptError(f"segment {id} of {self.store.url} went away", "retention may have removed it")
+        return header
+
+    def _header(self, id: int) -> Header | None:
+        if id not in self._headers:
+            if len(self._headers) >= _HEADERS_KEPT:
+                self._headers.clear()
+            for name, size in self._places(id):
+                headers = self._read_headers(name, size)
+                if headers is not None:
+                    self._headers.update((h.id, h) for h in headers)
+                    break
+        return self._headers.get(id)
+
+    def _read_headers(self, name: str, size: int | None) -> Sequence[Header] | None:
+        if size is None:
+            info = self.store.head(name)
+            if info is None:
+                return None
+            size = info.size
+        wanted = min(size, _TAIL_BYTES)
+        while True:
+            tail = self.store.get_range(name, size - wanted, wanted)
+            if tail is None:
+                return None
+            headers = segment.unpack_headers(tail, name)
+            if not isinstance(headers, int):
+                return headers
+            if headers > size:
+                raise CorruptError(f"{name}: its footer is larger than the object")
+            wanted = headers
+
+    def _content(self, id: int) -> Content | None:
+        for name, _ in self._places(id):
+            if self._last_read is None or self._last_read[0] != name:
+                data = self.store.get(name)
+                if data is None:
+                    continue
+                self._last_read = name, segment.unpack(data, name)
+            for content in self._last_read[1]:
+                if content.header.id == id:
+                    return content
+            raise CorruptError(f"{name} does not hold segment {id}")
+        return None
+
+    def _places(self, id: int) -> Iterator[tuple[str, int | None]]:
+        """Objects that may hold a segment: its own, then a merged one if the last listing showed any."""
+        info = self._objects.get(id)
+        yield segment.key(id), info.size if info else None
+        for first, last, merged in self._merged:
+            if first <= id <= last:
+                yield merged.key, merged.size
+
+
+def _is_before(change: Change, bound: Position | datetime) -> bool:
+    if isinstance(bound, datetime):
+        return change.committed_at < bound
+    return change.position < bound

@@ -1,0 +1,84 @@
+"""Appends segments to a log: consecutive ids, chained headers, one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.change import Lsn, Relation
+from tailrace.errors import FencedError
+from tailrace.log import segment
+from tailrace.log.reader import LogReader
+from tailrace.log.segment import Header, SourceIdentity
+from tailrace.pgoutput.framing import Rows
+from tailrace.store import Store
+
+
+class LogWriter:
+    """The end of a log, and the only thing that moves it."""
+
+    def __init__(self, store: Store, source: SourceIdentity, last: Header | None) -> None:
+        self.store = store
+        self.source = source
+        self.next_id = last.id + 1 if last else 1
+        self.end_lsn = last.end_lsn if last else Lsn(0)
+        self._previous = last.link if last else segment.NO_PREVIOUS
+        self._tail_open = last is not None and not last.ends_at_commit
+        self._void_next = False
+        self._gap_from: Lsn | None = None
+
+    @classmethod
+    def open(cls, store: Store, source: SourceIdentity) -> LogWriter:
+        last = LogReader(store).last()
+        writer = cls(store, source, last.metadata() if last else None)
+        writer.restart()
+        return writer
+
+    @property
+    def is_empty(self) -> bool:
+        return self.next_id == 1
+
+    def restart(self) -> None:
+        """The stream begins again at the last commit: what it left open will come again, under the same positions."""
+        self._void_next = self._tail_open
+
+    def begin_at(self, lsn: Lsn) -> None:
+        """Start the log, or start it again after a gap, where the slot stands."""
+        if not self.is_empty and lsn > self.end_lsn:
+            self._gap_from = self.end_lsn
+        self.end_lsn = max(self.end_lsn, lsn)
+
+    def append(
+        self, rows: Rows, committed_rows: int, end_lsn: Lsn, defined: Sequence[tuple[int, Relation]] = ()
+    ) -> Header:
+        """Make rows durable as the next segment. `defined`: (first row, relation) in the order they were described."""
+        used = segment.uses(rows, defined)
+        header = Header(
+            id=self.next_id,
+            source=self.source,
+            rows=len(rows),
+            committed_rows=committed_rows,
+            first=None,
+            last=None,
+            end_lsn=max(end_lsn, self.end_lsn),
+            first_committed_at_us=None,
+            last_committed_at_us=None,
+            payload_bytes=0,
+            voids_tail=self._void_next,
+            gap_from=self._gap_from,
+            relations=used,
+            content="",
+            previous=self._previous,
+        )
+        header, data = segment.seal(header, rows, {relation.digest: relation for _, relation in defined})
+        if not self.store.create(segment.key(header.id), data):
+            raise FencedError(
+                f"segment {header.id} of {self.store.url} was written by someone else",
+                "another capture writes this log: stop one of them, or give each its own [store] url",
+            )
+        self.next_id += 1
+        self.end_lsn = header.end_lsn
+        self._previous = header.link
+        self._tail_open = not header.ends_at_commit
+        self._void_next = False
+        self._gap_from = None
+        return header

@@ -1,0 +1,202 @@
+"""Copy-data frames as they come off the replication connection → rows of the log, vectorised with numpy.
+
+Nothing here looks at a row's values. From a batch of XLogData frames it derives the log's columns: whose transaction a
+message belongs to, its ordinal in it, where transactions end. BEGIN, RELATION and TYPE become state, not rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+# XLogData: 'w', start LSN, end LSN, send time, then the pgoutput message.
+HEADER = 25
+_START_LSN = 1
+_SEND_TIME = 17
+
+# PostgreSQL counts microseconds from 2000-01-01.
+EPOCH_SHIFT_US = 946_684_800_000_000
+
+# Arrow multiplies rows by the stop to guess the output's size, and its default stop overflows that.
+_NO_STOP = 1 << 31
+
+B, C, D, INSERT, M, ORIGIN, R, T, U, Y = (ord(c) for c in "BCDIMORTUY")
+_KEPT = np.zeros(256, dtype=np.bool_)
+_KEPT[[C, D, INSERT, M, ORIGIN, T, U]] = True
+_IS_CHANGE = np.zeros(256, dtype=np.int64)
+_IS_CHANGE[[D, INSERT, M, T, U]] = 1
+_HAS_RELATION = np.zeros(256, dtype=np.bool_)
+_HAS_RELATION[[D, INSERT, U]] = True
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The transaction that the stream is inside of, carried from batch to batch."""
+
+    commit_lsn: int = 0
+    commit_ts: int = 0
+    xid: int = 0
+    ordinal: int = 0
+    """The next change's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the log, one array a column."""
+
+    commit_lsn: I64
+    ordinal: I64
+    lsn: I64
+    xid: I64
+    commit_ts: I64
+    """Microseconds from 1970."""
+    kind: U8
+    relation_id: I64
+    payload: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def columns(self) -> Iterator[npt.NDArray[np.generic]]:
+        yield from (
+            self.commit_lsn,
+            self.ordinal,
+            self.lsn,
+            self.xid,
+            self.commit_ts,
+            self.kind,
+            self.relation_id,
+        )
+
+    def slice(self, start: int, stop: int) -> Rows:
+        columns = [c[start:stop] for c in self.columns()]
+        return Rows._of(columns, self.payload.slice(start, stop - start))
+
+    @staticmethod
+    def concat(parts: Sequence[Rows]) -> Rows:
+        if len(parts) == 1:
+            return parts[0]
+        columns = [np.concatenate(c) for c in zip(*(p.columns() for p in parts), strict=True)]
+        return Rows._of(columns, pa.concat_arrays([p.payload for p in parts]))
+
+    @staticmethod
+    def _of(columns: Sequence[npt.NDArray[Any]], payload: pa.BinaryArray) -> Rows:
+        commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id = columns
+        return Rows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
+
+    @staticmethod
+    def empty() -> Rows:
+        none = np.zeros(0, dtype=np.int64)
+        return Rows(none, none, none, none, none, none.astype(np.uint8), none, pa.array([], pa.binary()))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a run of frames adds to the log."""
+
+    rows: Rows
+    committed_rows: int
+    """How many of the rows, from the first, belong to transactions that are complete; 0 if none ended here."""
+    end_lsn: int
+    """Every transaction that commits below this has been seen whole; 0 if none ended here."""
+    descriptions: list[tuple[int, bytes]] = field(default_factory=list)
+    """RELATION and TYPE messages, each with the row it stands before."""
+
+
+def read(frames: Sequence[bytes | memoryview], transaction: Transaction, skip_below: int = 0) -> Batch:
+    """Rows of the log for these XLogData frames; `transaction` is brought up to date.
+
+    Transactions that commit below `skip_below` are left out: the log has them.
+    """
+    data = b"".join(frames)
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    lengths = np.fromiter(map(len, frames), dtype=np.int64, count=len(frames))
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    message = starts + HEADER
+    kind = buffer[message]
+
+    # Which transaction: 0 is the one carried in, then one for each BEGIN.
+    begins = np.flatnonzero(kind == B)
+    at_begin = message[begins]
+    commit_lsns = np.concatenate([[transaction.commit_lsn], _be64(buffer, at_begin + 1)])
+    commit_tss = np.concatenate([[transaction.commit_ts], _be64(buffer, at_begin + 9) + EPOCH_SHIFT_US])
+    xids = np.concatenate([[transaction.xid], _be32(buffer, at_begin + 17)])
+    which = np.cumsum(kind == B)
+    commit_lsn, commit_ts, xid = commit_lsns[which], commit_tss[which], xids[which]
+
+    # A message outside any transaction is a transaction of its own, at its own LSN.
+    messages = np.flatnonzero(kind == M)
+    alone = messages[buffer[message[messages] + 1] == 0]
+    weight = _IS_CHANGE[kind]
+    if len(alone):
+        commit_lsn[alone] = _be64(buffer, message[alone] + 2)
+        commit_ts[alone] = _be64(buffer, starts[alone] + _SEND_TIME) + EPOCH_SHIFT_US
+        xid[alone] = 0
+        weight[alone] = 0
+    # TRUNCATE of several tables is a change for each.
+    truncates = np.flatnonzero(kind == T)
+    weight[truncates] = _be32(buffer, message[truncates] + 1)
+
+    counted = np.cumsum(weight)
+    base = np.concatenate([[-transaction.ordinal], counted[begins]])
+    ordinal = counted - weight - base[which]
+    ordinal[alone] = 0
+    transaction.commit_lsn, transaction.commit_ts = int(commit_lsns[-1]), int(commit_tss[-1])
+    transaction.xid, transaction.ordinal = int(xids[-1]), int(counted[-1] - base[-1])
+
+    commits = np.flatnonzero(kind == C)
+    kept = _KEPT[kind] & (commit_lsn >= skip_below)
+    kept[commits] &= ordinal[commits] > 0  # PostgreSQL 14 also sends transactions in which nothing is published
+
+    relation_id = np.zeros(len(kind), dtype=np.int64)
+    with_relation = np.flatnonzero(_HAS_RELATION[kind])
+    relation_id[with_relation] = _be32(buffer, message[with_relation] + 1)
+
+    final = np.concatenate([commits, alone])
+    end_lsn = 0
+    committed_rows = 0
+    if len(final):
+        ended = np.concatenate([_be64(buffer, message[commits] + 10), commit_lsn[alone] + 1])
+        end_lsn = int(ended.max())
+        committed_rows = int(np.count_nonzero(kept[: int(final.max()) + 1]))
+
+    described = np.flatnonzero((kind == R) | (kind == Y))
+    before = np.cumsum(kept) - kept
+    descriptions = [(int(before[i]), data[int(message[i]) : int(ends[i])]) for i in described]
+
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    payload = pa.BinaryArray.from_buffers(pa.binary(), len(frames), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    if not kept.all():
+        payload = payload.filter(pa.array(kept))
+        commit_lsn, ordinal, commit_ts, xid = commit_lsn[kept], ordinal[kept], commit_ts[kept], xid[kept]
+        kind, relation_id, starts = kind[kept], relation_id[kept], starts[kept]
+    lsn = _be64(buffer, starts + _START_LSN)
+    payload = pc.binary_slice(payload, HEADER, stop=_NO_STOP)
+    rows = Rows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
+    return Batch(rows, committed_rows, end_lsn, descriptions)
+
+
+def _be64(buffer: U8, at: I64) -> I64:
+    """Big-endian 64-bit integers at these places: a window that starts at every byte, then one gather."""
+    return _gather(buffer, at, np.dtype(">i8"))
+
+
+def _be32(buffer: U8, at: I64) -> I64:
+    return _gather(buffer, at, np.dtype(">u4"))
+
+
+def _gather(buffer: U8, at: I64, dtype: np.dtype[np.generic]) -> I64:
+    if not len(at):
+        return np.zeros(0, dtype=np.int64)
+    windows = np.ndarray(len(buffer) - dtype.itemsize + 1, dtype, buffer.data, strides=(1,))
+    return windows[at].astype(np.int64)

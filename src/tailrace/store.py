@@ -1,0 +1,212 @@
+"""The object store: one face over files, S3, GCS, Azure and memory.
+
+obstore does the work (an absent object is its FileNotFoundError, on every backend). Two things are ours: on `file://` a
+created object is durable (file and directory fsynced; obstore does neither), and `create` tells a repeated PUT of the
+same bytes from another writer's object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from tailrace.errors import ConfigError, StoreError, StoreRefused
+
+_memory: dict[str, MemoryStore] = {}
+
+# A PUT of one segment takes milliseconds to a second; a request that takes longer than this will not come back.
+_TIMEOUT = timedelta(seconds=30)
+# Short: whoever called retries too, and tells about it.
+_RETRY_FOR = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    key: str
+    size: int
+    modified_at: datetime
+
+
+class Store:
+    """Objects under one root URL, named by `/`-separated keys."""
+
+    def __init__(self, url: str, backend: Any) -> None:
+        self.url = url
+        self._backend = backend
+
+    @staticmethod
+    def open(url: str, options: Mapping[str, str] | None = None) -> Store:
+        """A store by URL: `file:///path` (or a plain path), `s3://`, `gs://`, `az://`, `memory://name`.
+
+        Credentials come from the environment as the cloud's own tools read them, or from `options`.
+        """
+        parts = urlsplit(url)
+        if parts.scheme in ("", "file"):
+            if parts.netloc not in ("", "localhost"):
+                raise ConfigError(f"store {url}: a file URL has no host", "write file:///absolute/path")
+            return FileStore(Path(unquote(parts.path)).expanduser().absolute())
+        if parts.scheme == "memory":
+            return Store(url, _memory.setdefault(url, MemoryStore()))
+        if parts.scheme not in ("s3", "gs", "az", "abfs", "abfss"):
+            raise ConfigError(f"store {url}: unknown scheme {parts.scheme!r}", "use file://, s3://, gs:// or az://")
+        http = str((options or {}).get("endpoint", "")).startswith("http://")
+        try:
+            backend = from_url(  # type: ignore[call-overload]
+                url,
+                config=dict(options or {}),
+                client_options={"timeout": _TIMEOUT, "allow_http": http},
+                retry_config={"max_retries": 5, "retry_timeout": _RETRY_FOR},
+            )
+        except (BaseError, ValueError) as error:
+            raise ConfigError(f"store {url}: {error}", "see [store] in docs/configuration.md") from error
+        return Store(url, backend)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create an object, durably. False when the key already holds other bytes; the same bytes are a success."""
+        with self._mapped(key):
+            try:
+                obstore.put(self._backend, key, data, mode="create")
+            except AlreadyExistsError:
+                return self.get(key) == data
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Create or overwrite an object, durably."""
+        with self._mapped(key):
+            obstore.put(self._backend, key, data)
+
+    def get(self, key: str) -> bytes | None:
+        with self._mapped(key):
+            try:
+                return obstore.get(self._backend, key).bytes().to_bytes()
+            except FileNotFoundError:
+                return None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        with self._mapped(key):
+            try:
+                return obstore.get_range(self._backend, key, start=start, length=length).to_bytes()
+            except FileNotFoundError:
+                return None
+
+    def head(self, key: str) -> ObjectInfo | None:
+        with self._mapped(key):
+            try:
+                meta = obstore.head(self._backend, key)
+            except FileNotFoundError:
+                return None
+        return ObjectInfo(key, meta["size"], meta["last_modified"])
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix` (whole path parts), in key order, `after` excluded."""
+        found: list[ObjectInfo] = []
+        with self._mapped(prefix):
+            try:
+                for page in obstore.list(self._backend, prefix=prefix or None, offset=after):
+                    found.extend(ObjectInfo(m["path"], m["size"], m["last_modified"]) for m in page)
+            except FileNotFoundError:
+                return iter(())
+        # Files are listed in directory order; the clouds sort, and sorting the sorted costs nothing.
+        return iter(sorted(found, key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        with self._mapped(key), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._backend, key)
+
+    @contextlib.contextmanager
+    def _mapped(self, key: str) -> Iterator[None]:
+        where = f"store {self.url}: {key}"
+        try:
+            yield
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise StoreRefused(
+                f"{where}: permission denied", "check the credentials and the bucket's policy"
+            ) from error
+        except BaseError as error:
+            text = str(error).splitlines()[0]
+            if "NoSuchBucket" in str(error):
+                raise StoreRefused(f"{where}: no such bucket", "create the bucket, or mend [store] url") from error
+            raise StoreError(f"{where}: {text}", "it is tried again; check that the store is reachable") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreRefused(f"{where}: disk full", "free some space; nothing was lost") from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+                raise StoreRefused(f"{where}: {error.strerror}", "check the directory's permissions") from error
+            raise StoreError(f"{where}: {error.strerror}", "it is tried again") from error
+
+
+class FileStore(Store):
+    """Objects as files. Written aside, fsynced, then linked to their name: never half there, never overwritten."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = root.as_uri()
+        with self._mapped(""):
+            root.mkdir(parents=True, exist_ok=True)
+            super().__init__(self.url, LocalStore(root))
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._mapped(key), self._aside(key, data) as (aside, target):
+            try:
+                os.link(aside, target)
+            except FileExistsError:
+                return target.read_bytes() == data
+            _fsync(target.parent)
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        with self._mapped(key), self._aside(key, data) as (aside, target):
+            os.replace(aside, target)
+            _fsync(target.parent)
+
+    @contextlib.contextmanager
+    def _aside(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+        target = self.root / key
+        _make_directories(target.parent)
+        # obstore takes a name that ends in #<number> for an upload under way and never lists it.
+        aside = target.with_name(f"{target.name}#{uuid.uuid4().int}")
+        try:
+            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            yield aside, target
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def _make_directories(path: Path) -> None:
+    if path.is_dir():
+        return
+    _make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    _fsync(path.parent)
+
+
+def _fsync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
