@@ -2,8 +2,8 @@
 
 Temporal values are integers counted from 1970-01-01 (days, or microseconds), as Arrow holds them, because
 Python's own classes end at year 9999 and begin at year 1. A text that is well formed but has no place in the
-Arrow type gives `SPECIAL`; a text that PostgreSQL would never print gives ValueError. The vectorised decoder is
-held to this module.
+Arrow type gives `SPECIAL`; a text that PostgreSQL would never print gives ValueError. The vectorised decoder
+is held to this module.
 
 The texts are those of a session with DateStyle ISO, IntervalStyle postgres, TimeZone UTC, lc_monetary C and
 bytea_output hex, which every Tailrace connection pins.
@@ -48,7 +48,7 @@ _INTERVAL = re.compile(
     r"(?:([+-]?)([0-9]{2,10}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?)?"
 )
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_MONEY = re.compile(r"-?\$[0-9]{1,3}(?:,[0-9]{3})*\.[0-9]{2}")
+_MONEY = re.compile(r"-?\$[0-9][0-9,]*\.[0-9]{2}")
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 

@@ -115,9 +115,7 @@ _PYTHON: Final[dict[Form, Callable[[str], Any]]] = {
 
 
 def _integer(bits: int, arrow: pa.DataType) -> Mapping:
-    return Mapping(
-        Form.INTEGER, arrow, partial(text.integer, low=-(2 ** (bits - 1)), high=2 ** (bits - 1) - 1)
-    )
+    return Mapping(Form.INTEGER, arrow, partial(text.integer, low=-(2 ** (bits - 1)), high=2 ** (bits - 1) - 1))
 
 
 _TEXT: Final = Mapping(Form.TEXT, pa.string(), str)
@@ -129,7 +127,7 @@ _TABLE: Final[dict[str, Mapping]] = {
     "int2": _integer(16, pa.int16()),
     "int4": _integer(32, pa.int32()),
     "int8": _integer(64, pa.int64()),
-    "oid": Mapping(Form.INTEGER, pa.int64(), partial(text.integer, low=0, high=2**32 - 1)),
+    "oid": _integer(64, pa.int64()),
     "float4": Mapping(Form.FLOAT, pa.float32(), text.float32),
     "float8": Mapping(Form.FLOAT, pa.float64(), text.float64),
     "numeric": _NUMERIC,

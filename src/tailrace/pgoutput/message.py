@@ -97,18 +97,7 @@ class LogicalMessage:
     content: bytes
 
 
-Message = (
-    Begin
-    | Commit
-    | Origin
-    | RelationMessage
-    | TypeMessage
-    | Insert
-    | Update
-    | Delete
-    | Truncate
-    | LogicalMessage
-)
+Message = Begin | Commit | Origin | RelationMessage | TypeMessage | Insert | Update | Delete | Truncate | LogicalMessage
 
 
 def parse(payload: bytes | memoryview) -> Message:
@@ -134,9 +123,7 @@ class _Reader:
     def take(self, size: int, what: str) -> bytes:
         end = self.at + size
         if size < 0 or end > len(self.data):
-            raise DecodeError(
-                f"pgoutput message {self.data[:1]!r} ends at byte {len(self.data)}, inside its {what}"
-            )
+            raise DecodeError(f"pgoutput message {self.data[:1]!r} ends at byte {len(self.data)}, inside its {what}")
         self.at, start = end, self.at
         return self.data[start:end]
 
@@ -256,9 +243,7 @@ def _truncate(reader: _Reader) -> Truncate:
 def _logical_message(reader: _Reader) -> LogicalMessage:
     transactional = reader.number(">B", "flags") & 1 == 1
     lsn, prefix = reader.lsn("LSN"), reader.string("prefix")
-    return LogicalMessage(
-        transactional, lsn, prefix, reader.take(reader.number(">I", "content's length"), "content")
-    )
+    return LogicalMessage(transactional, lsn, prefix, reader.take(reader.number(">I", "content's length"), "content"))
 
 
 _READERS: dict[str, Callable[[_Reader], Message]] = {

@@ -1,0 +1,178 @@
+"""Cells of one column → an Arrow array of the column's mapped type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.pgoutput import kernel, kernel_number, kernel_time
+from tailrace.types import Form, Mapping
+
+Mask = npt.NDArray[np.bool_]
+
+_LARGEST_COLUMN: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where values stand in a buffer, by column and row; see `kernel`."""
+
+    data: kernel.Bytes
+    start: kernel.Longs
+    length: kernel.Longs
+
+    @classmethod
+    def empty(cls, data: kernel.Bytes, columns: int, count: int) -> Cells:
+        return cls(data, np.empty((columns, count), np.int64), np.empty((columns, count), np.int64))
+
+    def column(self, index: int) -> Cells:
+        return Cells(self.data, self.start[index], self.length[index])
+
+    def text(self, row: int) -> bytes:
+        begin = self.start[row]
+        return self.data[begin : begin + self.length[row]].tobytes()
+
+
+class UnreadableError(Exception):
+    """A value's text does not follow PostgreSQL's format; said without the value, for `columns` to add where."""
+
+
+_Column = tuple[pa.Array, npt.NDArray[np.intp]]
+_NONE: Final = np.empty(0, np.intp)
+
+
+def read(cells: Cells, mapping: Mapping) -> tuple[pa.Array, npt.NDArray[np.intp]]:
+    """One column's array, and the rows whose value is special: NULL in the array, though there is a text."""
+    return _READERS[mapping.form](cells, mapping)
+
+
+def bitmap(valid: Mask) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _check(bad: int) -> None:
+    if bad >= 0:
+        raise UnreadableError(f"the value in row {bad} is not a text PostgreSQL gives for this type")
+
+
+def _finish(type_: pa.DataType, values: npt.NDArray[Any], state: kernel.Bytes) -> _Column:
+    valid = state == kernel.VALUE
+    array = pa.Array.from_buffers(type_, len(state), [bitmap(valid), pa.py_buffer(values)])
+    return array, np.flatnonzero(state == kernel.SPECIAL)
+
+
+def _spread(cells: Cells, type_: pa.DataType, unhex: bool = False) -> pa.Array:
+    total = int(np.maximum(cells.length, 0).sum())
+    if total > _LARGEST_COLUMN:
+        raise UnreadableError(f"{total} bytes are too many for one batch: decode fewer rows at a time")
+    count = len(cells.start)
+    offsets, out = np.empty(count + 1, np.int32), np.empty(total // 2 if unhex else total, np.uint8)
+    if unhex:
+        _check(kernel.unhex(cells.data, cells.start, cells.length, offsets, out))
+    else:
+        kernel.gather(cells.data, cells.start, cells.length, offsets, out)
+    buffers = [bitmap(cells.length >= 0), pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(type_, count, buffers)
+
+
+def _text(cells: Cells, mapping: Mapping) -> _Column:
+    array = _spread(cells, mapping.arrow)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise UnreadableError("a value is not valid UTF-8") from None
+    return array, _NONE
+
+
+def _binary(cells: Cells, mapping: Mapping) -> _Column:
+    return _spread(cells, mapping.arrow, unhex=True), _NONE
+
+
+def _float(cells: Cells, mapping: Mapping) -> _Column:
+    # Arrow rounds once, to the width asked for, and reads PostgreSQL's NaN and Infinity.
+    try:
+        return pc.cast(_spread(cells, pa.string()), mapping.arrow), _NONE
+    except pa.ArrowInvalid:
+        raise UnreadableError("a value is not a float") from None
+
+
+def _boolean(cells: Cells, mapping: Mapping) -> _Column:
+    sent = cells.length >= 0
+    letters = np.zeros(len(sent), np.uint8)
+    if (cells.length[sent] != 1).any():
+        raise UnreadableError("a value is not a boolean")
+    letters[sent] = cells.data[cells.start[sent]]
+    true = letters == ord("t")
+    if (sent & ~true & (letters != ord("f"))).any():
+        raise UnreadableError("a value is not a boolean")
+    return pa.array(true, mapping.arrow, mask=~sent), _NONE
+
+
+def _integer(cells: Cells, mapping: Mapping) -> _Column:
+    out, state = _outputs(cells)
+    dtype = mapping.arrow.to_pandas_dtype()
+    limits = np.iinfo(dtype)
+    _check(kernel_number.integers(cells.data, cells.start, cells.length, limits.min, limits.max, out, state))
+    return _finish(mapping.arrow, out.astype(dtype, copy=False), state)
+
+
+def _outputs(cells: Cells) -> tuple[kernel.Longs, kernel.Bytes]:
+    count = len(cells.start)
+    return np.empty(count, np.int64), np.empty(count, np.uint8)
+
+
+def _decimal(cells: Cells, mapping: Mapping) -> _Column:
+    state = np.empty(len(cells.start), np.uint8)
+    words = np.empty((len(state), 2), np.uint64)
+    precision, scale, money = mapping.arrow.precision, mapping.arrow.scale, mapping.form is Form.MONEY
+    _check(kernel_number.decimals(cells.data, cells.start, cells.length, precision, scale, money, words, state))
+    return _finish(mapping.arrow, words, state)
+
+
+_MOMENTS: Final = {
+    Form.DATE: kernel_time.DATE,
+    Form.TIMESTAMP: kernel_time.TIMESTAMP,
+    Form.TIMESTAMPTZ: kernel_time.TIMESTAMPTZ,
+    Form.TIME: kernel_time.TIME,
+}
+
+
+def _moment(cells: Cells, mapping: Mapping) -> _Column:
+    out, state = _outputs(cells)
+    kind = _MOMENTS[mapping.form]
+    _check(kernel_time.moments(cells.data, cells.start, cells.length, kind, out, state))
+    return _finish(mapping.arrow, out.astype(np.int32) if mapping.form is Form.DATE else out, state)
+
+
+def _interval(cells: Cells, mapping: Mapping) -> _Column:
+    microseconds, state = _outputs(cells)
+    months, days = np.empty(len(state), np.int32), np.empty(len(state), np.int32)
+    _check(kernel_time.intervals(cells.data, cells.start, cells.length, months, days, microseconds, state))
+    children = [pa.array(values) for values in (months, days, microseconds)]
+    valid = state == kernel.VALUE
+    array = pa.Array.from_buffers(mapping.arrow, len(state), [bitmap(valid)], children=children)
+    return array, np.flatnonzero(state == kernel.SPECIAL)
+
+
+_READERS: Final[dict[Form, Callable[[Cells, Mapping], _Column]]] = {
+    Form.BOOLEAN: _boolean,
+    Form.INTEGER: _integer,
+    Form.FLOAT: _float,
+    Form.DECIMAL: _decimal,
+    Form.MONEY: _decimal,
+    Form.TEXT: _text,
+    Form.NUMERIC: _text,
+    Form.JSON: _text,
+    Form.BINARY: _binary,
+    Form.DATE: _moment,
+    Form.TIMESTAMP: _moment,
+    Form.TIMESTAMPTZ: _moment,
+    Form.TIME: _moment,
+    Form.INTERVAL: _interval,
+}
