@@ -1,8 +1,9 @@
 """The segment format: rows and relations → the bytes of one immutable object, and back. Pure.
 
-`docs/log-format.md` specifies it. In short: a Parquet file whose footer carries one header for each segment in it (one;
-several after compaction), each header naming the SHA-256 of its rows and of the header before it. Just before the footer
-stand two checksums, of the bytes before them and of the footer, so that a whole object or a footer alone can be trusted.
+`docs/log-format.md` specifies it. In short: a Parquet file whose footer carries one header for each segment in it
+(one; several after compaction), each header naming the SHA-256 of its rows and of the header before it. Just before the
+footer stand two checksums, of the bytes before them and of the footer, so that a whole object or a footer alone can be
+trusted.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ def _position(rows: Rows, row: int) -> Position:
 
 
 def uses(rows: Rows, defined: Iterable[tuple[int, Relation]]) -> tuple[RelationUse, ...]:
-    """Which definitions these rows need: `defined` are (first row, relation) in order, those of earlier segments at 0."""
+    """Which definitions these rows need. `defined`: (first row, relation) in order, those of earlier segments at 0."""
     wanted = {int(i) for i in np.unique(rows.relation_id)} - {0}
     for row in np.flatnonzero(rows.kind == ord("T")):
         truncate = message.parse(rows.payload[int(row)].as_py())

@@ -22,7 +22,7 @@ class LogWriter:
         self.next_id = last.id + 1 if last else 1
         self.end_lsn = last.end_lsn if last else Lsn(0)
         self._previous = last.link if last else segment.NO_PREVIOUS
-        self._tail_open = last is not None and not last.ends_at_commit
+        self.tail_is_open = last is not None and not last.ends_at_commit
         self._void_next = False
         self._gap_from: Lsn | None = None
 
@@ -39,7 +39,7 @@ class LogWriter:
 
     def restart(self) -> None:
         """The stream begins again at the last commit: what it left open will come again, under the same positions."""
-        self._void_next = self._tail_open
+        self._void_next = self.tail_is_open
 
     def begin_at(self, lsn: Lsn) -> None:
         """Start the log, or start it again after a gap, where the slot stands."""
@@ -78,7 +78,7 @@ class LogWriter:
         self.next_id += 1
         self.end_lsn = header.end_lsn
         self._previous = header.link
-        self._tail_open = not header.ends_at_commit
+        self.tail_is_open = not header.ends_at_commit
         self._void_next = False
         self._gap_from = None
         return header

@@ -162,13 +162,12 @@ def read(frames: Sequence[bytes | memoryview], transaction: Transaction, skip_be
     with_relation = np.flatnonzero(_HAS_RELATION[kind])
     relation_id[with_relation] = _be32(buffer, message[with_relation] + 1)
 
-    final = np.concatenate([commits, alone])
-    end_lsn = 0
-    committed_rows = 0
-    if len(final):
-        ended = np.concatenate([_be64(buffer, message[commits] + 10), commit_lsn[alone] + 1])
+    end_lsn, committed_rows = 0, 0
+    ending = np.concatenate([commits, alone])
+    ended = np.concatenate([_be64(buffer, message[commits] + 10), commit_lsn[alone] + 1])
+    if len(ending) and ended.max() > skip_below:
         end_lsn = int(ended.max())
-        committed_rows = int(np.count_nonzero(kept[: int(final.max()) + 1]))
+        committed_rows = int(np.count_nonzero(kept[: int(ending.max()) + 1]))
 
     described = np.flatnonzero((kind == R) | (kind == Y))
     before = np.cumsum(kept) - kept

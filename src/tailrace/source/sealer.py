@@ -1,0 +1,238 @@
+"""The thread between the replication stream and the store: frames in, durable segments out.
+
+It seals when enough has gathered, or when a commit waits and the last seal is `seal_after_ms` past: a lone commit is
+durable at once, a busy stream makes at most 20 segments a second, and under backlog segments grow to their full size.
+A segment ends at a commit unless one transaction alone outgrows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tailrace.change import Lsn, Position, Relation
+from tailrace.errors import StoreError, TailraceError
+from tailrace.log.segment import Header
+from tailrace.log.writer import LogWriter
+from tailrace.pgoutput import framing
+from tailrace.pgoutput.framing import Batch, Rows, Transaction
+from tailrace.retry import Backoff
+from tailrace.settings import Capture
+
+_log = logging.getLogger("tailrace.capture")
+
+Describe = Callable[[bytes], Relation | None]
+"""A RELATION or TYPE message → the relation it completes, if it does."""
+
+# WAL that concerns nobody here is acknowledged this often: it costs a small segment each time.
+_IDLE_SECONDS = 10.0
+# On a stop, the store gets this long to take what is committed.
+_CLOSE_SECONDS = 15.0
+# Columns beside the payload, in memory.
+_ROW_BYTES = 49
+
+
+@dataclass(slots=True)
+class Progress:
+    """What capture has done since it started; read by whoever shows it."""
+
+    changes: int = 0
+    transactions: int = 0
+    segments: int = 0
+    payload_bytes: int = 0
+    last_position: Position | None = None
+    last_committed_at_us: int | None = None
+
+    def add(self, header: Header, rows: Rows) -> None:
+        commits = int((rows.kind == framing.C).sum())
+        self.changes += len(rows) - commits
+        self.transactions += commits
+        self.segments += 1
+        self.payload_bytes += header.payload_bytes
+        if header.last is not None:
+            self.last_position, self.last_committed_at_us = header.last, header.last_committed_at_us
+
+
+class Sealer:
+    """Owns the writer while it runs. `offer` and `idle` never block; `wake` is called when `durable_lsn` moved or it failed."""
+
+    def __init__(
+        self, writer: LogWriter, describe: Describe, settings: Capture, progress: Progress, wake: Callable[[], None]
+    ) -> None:
+        self._writer = writer
+        self._describe = describe
+        self._settings = settings
+        self._progress = progress
+        self._wake = wake
+        self._skip_below = writer.end_lsn
+        self._transaction = Transaction()
+        self._inbox: deque[tuple[Sequence[memoryview], int]] = deque()
+        self._inbox_bytes = 0
+        self._batches: list[Batch] = []
+        self._pending_bytes = 0
+        self._relations: dict[int, Relation] = {}
+        self._defined: list[tuple[int, Relation]] = []
+        self._idle_lsn = Lsn(0)
+        self._idle_urgent = False
+        self._sealed_at = 0.0
+        self._closing = False
+        self._aborted = False
+        self._changed = threading.Condition()
+        self.error: TailraceError | None = None
+        self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
+        self._thread.start()
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        return self._writer.end_lsn
+
+    @property
+    def is_full(self) -> bool:
+        """More has been offered than memory should hold: let the server wait."""
+        return self._inbox_bytes > 2 * self._settings.segment_bytes
+
+    def offer(self, frames: Sequence[memoryview], size: int) -> None:
+        with self._changed:
+            self._inbox.append((frames, size))
+            self._inbox_bytes += size
+            self._changed.notify()
+
+    def idle(self, lsn: Lsn, *, urgent: bool) -> None:
+        """The server has sent everything below `lsn`; `urgent` when it waits for us to confirm that."""
+        with self._changed:
+            self._idle_lsn = lsn
+            self._idle_urgent |= urgent
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Seal what is committed, and stop. A store that does not answer costs nothing but the work done again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_CLOSE_SECONDS)
+        self.abort()
+
+    def abort(self) -> None:
+        """Stop after what is under way; the rest comes again from the server."""
+        with self._changed:
+            self._aborted = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except TailraceError as error:
+            self.error = error
+        except Exception as error:  # anything else is a bug; it must reach the operator, and stop capture
+            _log.exception("sealing failed")
+            self.error = TailraceError(f"sealing failed: {error!r}", "this is a bug in Tailrace: please report it")
+        self._wake()
+
+    def _step(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(self._has_work, timeout=self._patience())
+            if self._aborted:
+                return False
+            taken = self._take()
+            caught_up = not self._inbox
+            closing = self._closing and caught_up
+            idle_lsn, urgent = self._idle_lsn, self._idle_urgent and caught_up
+            self._idle_urgent = False
+        for frames in taken:
+            self._read(frames)
+        if self._is_due(caught_up, closing):
+            self._seal()
+        elif caught_up and self._is_idle_due(idle_lsn, urgent or closing):
+            self._append(Rows.empty(), 0, idle_lsn)
+        return not closing or self._is_due(caught_up, closing)
+
+    def _has_work(self) -> bool:
+        return bool(self._inbox) or self._closing or self._aborted or self._idle_urgent
+
+    def _patience(self) -> float:
+        """How long to wait for more before there is something to do anyway."""
+        if any(b.end_lsn for b in self._batches):
+            return max(0.0, self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic())
+        return _IDLE_SECONDS
+
+    def _take(self) -> list[Sequence[memoryview]]:
+        """As many offers as fill the segment. They stay apart: work on one fits the processor's cache."""
+        taken = []
+        room = self._settings.segment_bytes - self._pending_bytes
+        while self._inbox and room > 0:
+            frames, size = self._inbox.popleft()
+            self._inbox_bytes -= size
+            room -= size
+            taken.append(frames)
+        if taken:
+            self._wake()
+        return taken
+
+    def _read(self, frames: Sequence[memoryview]) -> None:
+        batch = framing.read(frames, self._transaction, self._skip_below)
+        before = sum(len(b.rows) for b in self._batches)
+        for row, description in batch.descriptions:
+            relation = self._describe(description)
+            if relation is not None:
+                self._defined.append((before + row, relation))
+        if len(batch.rows) or batch.end_lsn:
+            self._add(batch)
+
+    def _add(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._pending_bytes += batch.rows.payload.nbytes + _ROW_BYTES * len(batch.rows)
+
+    def _is_due(self, caught_up: bool, closing: bool) -> bool:
+        if self._pending_bytes >= self._settings.segment_bytes:
+            return True
+        waited = time.monotonic() - self._sealed_at >= self._settings.seal_after_ms / 1000
+        return any(b.end_lsn for b in self._batches) and (closing or (waited and caught_up))
+
+    def _is_idle_due(self, lsn: Lsn, urgent: bool) -> bool:
+        if self._batches or self._writer.tail_is_open or lsn <= self._writer.end_lsn:
+            return False
+        return urgent or time.monotonic() - self._sealed_at >= _IDLE_SECONDS
+
+    def _seal(self) -> None:
+        rows = Rows.concat([b.rows for b in self._batches])
+        committed, end_lsn, at = 0, Lsn(0), 0
+        for batch in self._batches:
+            if batch.end_lsn:
+                committed, end_lsn = at + batch.committed_rows, Lsn(batch.end_lsn)
+            at += len(batch.rows)
+        # What follows the last commit waits for its own, unless it is a segment's worth itself.
+        cut = committed if end_lsn else len(rows)
+        if cut:
+            self._append(rows.slice(0, cut), committed, end_lsn)
+        else:
+            self._idle_lsn = max(self._idle_lsn, end_lsn)  # transactions in which nothing was ours
+        self._batches, self._pending_bytes = [], 0
+        if cut < len(rows):
+            self._add(Batch(rows.slice(cut, len(rows)), 0, 0))
+        self._relations.update((r.oid, r) for row, r in self._defined if row <= cut)
+        self._defined = [(row - cut, r) for row, r in self._defined if row > cut]
+
+    def _append(self, rows: Rows, committed: int, end_lsn: Lsn) -> None:
+        defined = [(0, r) for r in self._relations.values()] + [(i, r) for i, r in self._defined if i < len(rows)]
+        backoff = Backoff()
+        while True:
+            try:
+                header = self._writer.append(rows, committed, end_lsn, defined)
+                break
+            except StoreError as error:
+                delay = backoff.next()
+                _log.warning("%s; trying again in %.1f s, the slot waits", error, delay)
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._aborted, timeout=delay):
+                        raise
+        if backoff.failures:
+            _log.info("the store answers again")
+        self._sealed_at = time.monotonic()
+        self._progress.add(header, rows)
+        self._wake()

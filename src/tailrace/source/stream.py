@@ -1,0 +1,133 @@
+"""The replication connection: START_REPLICATION, frames in, standby status out. Knows nothing of what frames mean."""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus, PGconn
+
+from tailrace.change import Lsn
+from tailrace.errors import SourceError
+from tailrace.source.connection import classify
+
+_KEEPALIVE = ord("k")
+_EPOCH_SHIFT_S = 946_684_800
+# Enough to make the vectorised work cheap a row, little enough to stay in the processor's cache.
+_BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    wal_end: Lsn
+    """Everything below was sent before this."""
+    wants_reply: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    frames: Sequence[memoryview]
+    size: int
+    keepalive: Keepalive | None
+    """The newest one; it came after all the frames."""
+
+
+class ReplicationStream:
+    """One START_REPLICATION on one connection."""
+
+    def __init__(self, connection: PGconn, slot: str, publication: str, start: Lsn) -> None:
+        self._connection = connection
+        self.received_at = time.monotonic()
+        command = sql.SQL(
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')"
+        ).format(
+            sql.Identifier(slot),
+            sql.SQL(str(start)),  # type: ignore[arg-type]
+            # A list of identifiers inside a literal: both ways of quoting apply.
+            sql.Literal(sql.Identifier(publication).as_string()),
+        )
+        result = connection.exec_(command.as_bytes())
+        if result.status != ExecStatus.COPY_BOTH:
+            raise classify(psycopg.errors.error_from_result(result))
+        connection.nonblocking = 1
+        self._poll = select.poll()
+        self._poll.register(connection.socket, select.POLLIN)
+
+    def wait(self, wake: int, seconds: float, *, reading: bool = True) -> None:
+        """Until the server sent something, `wake` is readable, or time is up; `reading=False` leaves the server waiting."""
+        self._poll.modify(self._connection.socket, select.POLLIN if reading else 0)
+        self._poll.register(wake, select.POLLIN)
+        events = dict(self._poll.poll(max(seconds, 0) * 1000))
+        if events.get(self._connection.socket):
+            try:
+                self._connection.consume_input()
+            except psycopg.Error as error:
+                raise classify(error) from error
+
+    def receive(self) -> Received:
+        """What has arrived, up to a batch; nothing when nothing is there."""
+        get = self._connection.get_copy_data
+        frames: list[memoryview] = []
+        size = 0
+        keepalive = None
+        try:
+            while size < _BATCH_BYTES:
+                length, frame = get(1)
+                if length <= 0:
+                    if length < 0:
+                        raise self._ended()
+                    break
+                if frame[0] == _KEEPALIVE:
+                    wal_end, _, reply = struct.unpack_from(">QQB", frame, 1)
+                    wanted = bool(reply) or (keepalive is not None and keepalive.wants_reply)
+                    keepalive = Keepalive(Lsn(wal_end), wanted)
+                else:
+                    keepalive = None
+                    frames.append(frame)
+                    size += length
+        except psycopg.Error as error:
+            raise classify(error) from error
+        if frames or keepalive:
+            self.received_at = time.monotonic()
+        return Received(frames, size, keepalive)
+
+    def send_status(self, written: Lsn, durable: Lsn, *, wants_reply: bool = False) -> None:
+        now = int((time.time() - _EPOCH_SHIFT_S) * 1_000_000)
+        status = struct.pack(">cQQQQB", b"r", written, durable, durable, now, wants_reply)
+        try:
+            self._connection.put_copy_data(status)
+            self._connection.flush()
+        except psycopg.Error as error:
+            raise classify(error) from error
+
+    def close(self, seconds: float = 5.0) -> None:
+        """End the stream so that the slot is free when this returns; what still arrives is not for us."""
+        try:
+            self._connection.put_copy_end()
+            deadline = time.monotonic() + seconds
+            while self._connection.flush() and time.monotonic() < deadline:
+                self._poll.modify(self._connection.socket, select.POLLOUT)
+                self._poll.poll(100)
+            self._poll.modify(self._connection.socket, select.POLLIN)
+            while time.monotonic() < deadline:
+                length, _ = self._connection.get_copy_data(1)
+                if length < 0:
+                    break
+                if length == 0:
+                    self._poll.poll(100)
+                    self._connection.consume_input()
+        except psycopg.Error:
+            pass  # the server went first: the stream is over all the same
+        finally:
+            self._connection.finish()
+
+    def _ended(self) -> Exception:
+        result = self._connection.get_result()
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            return classify(psycopg.errors.error_from_result(result))
+        return SourceError("the server ended the replication stream", "it is connected again")
