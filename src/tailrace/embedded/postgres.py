@@ -211,9 +211,7 @@ class Postgres:
         finally:
             password_file.unlink(missing_ok=True)
         if made.returncode:
-            raise SourceError(
-                "initdb of the embedded PostgreSQL failed", made.stderr.decode(errors="replace").strip()
-            )
+            raise SourceError("initdb of the embedded PostgreSQL failed", made.stderr.decode(errors="replace").strip())
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write("\ninclude 'tailrace.conf'\n")
 

@@ -103,9 +103,7 @@ class Process:
         if Path("/proc/self/stat").exists():
             everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
             return [pid for pid in everybody if _linux_parent(pid) == self.pid]
-        listing = subprocess.run(
-            ["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True
-        ).stdout
+        listing = subprocess.run(["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True).stdout
         pairs = (line.split() for line in listing.decode().splitlines())
         return [int(pid) for parent, pid in pairs if int(parent) == self.pid]
 

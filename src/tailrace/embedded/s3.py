@@ -99,9 +99,7 @@ class S3Server:
 
     def _command(self) -> list[str]:
         servers = ("s3", "master", "volume", "filer")
-        self._ports = {
-            f"{server}.{port}": free_port() for server in servers for port in ("port", "port.grpc")
-        }
+        self._ports = {f"{server}.{port}": free_port() for server in servers for port in ("port", "port.grpc")}
         identity = {
             "name": "tailrace",
             "credentials": [{"accessKey": "tailrace", "secretKey": self._secret}],

@@ -107,9 +107,7 @@ class Settings:
     sinks: tuple[Sink, ...] = field(default=(), repr=False)
 
 
-def load(
-    path: Path | None, environ: Mapping[str, str], requires: Collection[str] = ("source", "store")
-) -> Settings:
+def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str] = ("source", "store")) -> Settings:
     """Settings from the file (None: from the environment alone), with every fault in one ConfigError.
 
     `requires` names the sections whose `url` the caller cannot do without.
@@ -124,9 +122,7 @@ def load(
         "retention": Retention,
     }
     faults.unknown(raw, [*sections, "sink"], "")
-    values = {
-        name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()
-    }
+    values = {name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()}
     sinks = _sinks(raw.get("sink", []), faults)
     for name in requires:
         if not values[name].get("url") and f"{name}.url" not in faults:

@@ -36,9 +36,7 @@ class Faults:
             lines = [f"{where} {what}" for where, what in self._found]
             source = str(path) if path else "the environment"
             head = f"{source}: " if len(lines) == 1 else f"{source}: {len(lines)} settings are wrong\n  "
-            raise ConfigError(
-                head + "\n  ".join(lines), "`tailrace init` writes a file that explains every setting"
-            )
+            raise ConfigError(head + "\n  ".join(lines), "`tailrace init` writes a file that explains every setting")
 
 
 def did_you_mean(word: str, known: Collection[str], prefix: str = "") -> str:
@@ -55,9 +53,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
-def read_section(
-    name: str, kind: type, table: object, environ: Mapping[str, str], faults: Faults
-) -> dict[str, Any]:
+def read_section(name: str, kind: type, table: object, environ: Mapping[str, str], faults: Faults) -> dict[str, Any]:
     """The values given for `kind`'s fields, each of the field's type; faults go where they are gathered."""
     if not isinstance(table, dict):
         faults.add(name, f"is a table: write [{name}]")
@@ -122,11 +118,7 @@ def _from_text(text: str, hint: Any) -> Any:
     if kind in (int, float):
         return kind(text)
     if kind is tuple:
-        return (
-            tomllib.loads(f"x = {text}")["x"]
-            if text.startswith("[")
-            else [t.strip() for t in text.split(",")]
-        )
+        return tomllib.loads(f"x = {text}")["x"] if text.startswith("[") else [t.strip() for t in text.split(",")]
     return text
 
 

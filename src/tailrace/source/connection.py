@@ -14,7 +14,7 @@ from psycopg.rows import TupleRow
 
 from tailrace.errors import SourceError
 from tailrace.settings import Source
-from tailrace.source.failure import classify
+from tailrace.source.failure import classified, classify
 
 __all__ = ["SESSION", "classify", "connect", "connect_replication"]
 
@@ -52,13 +52,11 @@ _DEFAULTS: Final = {
 
 def connect(source: Source) -> psycopg.Connection[TupleRow]:
     """A session of its own, committing each statement."""
-    try:
+    with classified():
         connection = psycopg.connect(**_parameters(source), autocommit=True)
         if connection.info.server_version >= 170000:
             connection.execute("SET transaction_timeout = 0")
-    except psycopg.Error as error:
-        raise classify(error) from None
-    return connection
+        return connection
 
 
 def connect_replication(source: Source) -> pq.abc.PGconn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import psycopg
@@ -124,7 +126,7 @@ _RULES: Final = (
     _Rule(
         SourceError,
         "",
-        r"could not translate host name",
+        r"could not translate host name|failed to resolve host",
         "it is tried again; if it stays so, correct the host in source.url",
     ),
     _Rule(SourceError, "", r"Connection refused", "is the server running, and does it listen at that address?"),
@@ -141,6 +143,15 @@ def classify(failure: Failure) -> TailraceError:
         if (by_state if sqlstate else rule.words) and re.search(rule.words, message, re.DOTALL):
             return rule.error(message, rule.hint + (f" (the server says: {server_hint})" if server_hint else ""))
     return SourceError(message, server_hint or _WAIT)
+
+
+@contextmanager
+def classified() -> Iterator[None]:
+    """Errors of psycopg leave as ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise classify(error) from None
 
 
 def _words(failure: Failure) -> tuple[str, str | None, str]:
