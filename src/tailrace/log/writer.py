@@ -19,6 +19,7 @@ class LogWriter:
     def __init__(self, store: Store, source: SourceIdentity, last: Header | None) -> None:
         self.store = store
         self.source = source
+        self.last_source = last.source if last else None
         self.next_id = last.id + 1 if last else 1
         self.end_lsn = last.end_lsn if last else Lsn(0)
         self._previous = last.link if last else segment.NO_PREVIOUS

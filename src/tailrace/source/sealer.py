@@ -58,7 +58,8 @@ class Progress:
 
 
 class Sealer:
-    """Owns the writer while it runs. `offer` and `idle` never block; `wake` is called when `durable_lsn` moved or it failed."""
+    """Owns the writer while it runs. `offer` and `idle` never block; `wake` is called when `durable_lsn` moved, when
+    there is room again, and when it failed."""
 
     def __init__(
         self, writer: LogWriter, describe: Describe, settings: Capture, progress: Progress, wake: Callable[[], None]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus, PGconn
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn
 from tailrace.errors import SourceError
@@ -47,19 +48,19 @@ class ReplicationStream:
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')"
         ).format(
             sql.Identifier(slot),
-            sql.SQL(str(start)),  # type: ignore[arg-type]
+            sql.SQL(str(start)),
             # A list of identifiers inside a literal: both ways of quoting apply.
             sql.Literal(sql.Identifier(publication).as_string()),
         )
         result = connection.exec_(command.as_bytes())
         if result.status != ExecStatus.COPY_BOTH:
-            raise classify(psycopg.errors.error_from_result(result))
+            raise classify(result)
         connection.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(connection.socket, select.POLLIN)
 
     def wait(self, wake: int, seconds: float, *, reading: bool = True) -> None:
-        """Until the server sent something, `wake` is readable, or time is up; `reading=False` leaves the server waiting."""
+        """Until the server sent something, `wake` is readable, or time is up. `reading=False`: let the server wait."""
         self._poll.modify(self._connection.socket, select.POLLIN if reading else 0)
         self._poll.register(wake, select.POLLIN)
         events = dict(self._poll.poll(max(seconds, 0) * 1000))
@@ -129,5 +130,5 @@ class ReplicationStream:
     def _ended(self) -> Exception:
         result = self._connection.get_result()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
-            return classify(psycopg.errors.error_from_result(result))
+            return classify(result)
         return SourceError("the server ended the replication stream", "it is connected again")

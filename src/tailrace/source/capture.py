@@ -1,0 +1,266 @@
+"""Capture: the replication stream into the log, for as long as it takes.
+
+One loop owns the connection and never waits for the store; the sealer's thread owns the log. The slot is acknowledged
+up to what is durable, and no further. Whatever ends a connection and may pass is survived: the stream starts again
+after the log's last commit, and what the server sends twice is dropped by position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from json import dumps, loads
+from typing import Protocol
+
+import psycopg
+from psycopg.pq.abc import PGconn
+
+from tailrace.change import Lsn, Relation
+from tailrace.errors import FencedError, GapError, SlotLost, SourceError, TailraceError
+from tailrace.log.segment import SourceIdentity
+from tailrace.log.writer import LogWriter
+from tailrace.pgoutput import message
+from tailrace.retry import Backoff
+from tailrace.settings import Settings
+from tailrace.source import catalog, slot
+from tailrace.source.connection import classify, connect, connect_replication
+from tailrace.source.sealer import Progress, Sealer
+from tailrace.source.stream import ReplicationStream
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.capture")
+
+SOURCE_KEY = "source.json"
+# A server that has been asked and says nothing for this many status intervals is not there any more.
+_SILENT_INTERVALS = 3
+
+
+class Snapshots(Protocol):
+    """What capture asks of whoever takes snapshots."""
+
+    def begin(self, created: slot.CreatedSlot | None) -> None:
+        """Called before the stream starts; returns once the exported snapshot is no longer needed."""
+
+
+class Capture:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        until: Lsn | str | None = None,
+        accept_gap: bool = False,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        self.progress = Progress()
+        self.reconnections = 0
+        self.received_lsn = Lsn(0)
+        self.durable_lsn = Lsn(0)
+        self.is_streaming = False
+        self._settings = settings
+        self._store = store
+        self._until = until if isinstance(until, Lsn) else None
+        self._until_current = until == "current"
+        self._accept_gap = accept_gap
+        self._snapshots = snapshots
+        self._status_interval = settings.capture.status_interval_s
+        self._stopping = threading.Event()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def stop(self) -> None:
+        """Seal, acknowledge, end. May be called from anywhere, a signal handler too."""
+        self._stopping.set()
+        self._wake()
+
+    def run(self) -> None:
+        """Until stopped, or `until` is durable. Raises what waiting cannot mend."""
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            began_at = time.monotonic()
+            try:
+                self._connect_and_stream()
+                return
+            except TailraceError as error:
+                self.is_streaming = False
+                if not error.retry:
+                    raise
+                if time.monotonic() - began_at > 60:
+                    backoff = Backoff()
+                delay = backoff.next()
+                _log.warning("%s; connecting again in %.1f s", error, delay)
+                self.reconnections += 1
+                self._stopping.wait(delay)
+
+    def _connect_and_stream(self) -> None:
+        source = self._settings.source
+        replication = connect_replication(source)
+        try:
+            with connect(source) as connection:
+                try:
+                    writer, created = self._prepare(replication, connection)
+                    if self._snapshots is not None:
+                        self._snapshots.begin(created)
+                    stream = self._start(replication, writer)
+                    self._stream(stream, writer, _Describer(connection))
+                except psycopg.Error as error:
+                    raise classify(error) from error
+        finally:
+            replication.finish()
+
+    def _prepare(
+        self, replication: PGconn, connection: psycopg.Connection[tuple[object, ...]]
+    ) -> tuple[LogWriter, slot.CreatedSlot | None]:
+        """A writer at the log's end, and the slot if it had to be made. Refuses whatever would lose changes."""
+        source = self._settings.source
+        identity = slot.identify(replication, source)
+        writer = LogWriter.open(self._store, identity)
+        recorded = self._recorded(identity, writer)
+        slot.check_identity(replication, identity, recorded, writer.end_lsn)
+        slot.ensure_publication(connection, source)
+        if self._until_current:
+            self._until = Lsn.parse(str(connection.execute("SELECT pg_catalog.pg_current_wal_lsn()").fetchone()[0]))  # type: ignore[index]
+            self._until_current = False
+        found = slot.find(connection, source.slot)
+        created = None
+        if found is None:
+            if not writer.is_empty and not self._accept_gap:
+                raise SlotLost(
+                    f"slot {source.slot} is gone, and the log ends at {writer.end_lsn}",
+                    "changes since then are lost to the log. To go on with a gap and new snapshots: "
+                    "tailrace capture --accept-gap",
+                )
+            created = slot.create(replication, source.slot)
+            _log.info("created slot %s at %s", source.slot, created.lsn)
+            writer.begin_at(created.lsn)
+        else:
+            slot.check(found, identity)
+            if writer.is_empty or self._accept_gap:
+                writer.begin_at(found.lsn)
+            elif found.lsn > writer.end_lsn:
+                raise GapError(
+                    f"slot {source.slot} stands at {found.lsn}, the log ends at {writer.end_lsn}: "
+                    "the changes between were acknowledged by someone else",
+                    "if another log has them, use that one. To go on with a gap and new snapshots: "
+                    "tailrace capture --accept-gap",
+                )
+        self._accept_gap = False
+        return writer, created
+
+    def _recorded(self, identity: SourceIdentity, writer: LogWriter) -> SourceIdentity:
+        """The source that the log belongs to; this one, when the log is new."""
+        if writer.last_source is not None:
+            return writer.last_source
+        data = dumps(asdict(identity), indent=2).encode()
+        if not self._store.create(SOURCE_KEY, data):
+            return SourceIdentity(**loads(self._store.get(SOURCE_KEY) or data))
+        return identity
+
+    def _start(self, replication: PGconn, writer: LogWriter) -> ReplicationStream:
+        """START_REPLICATION, waiting for a server that has not noticed yet that our last connection is gone."""
+        source = self._settings.source
+        timeout = slot.wal_sender_timeout_s(replication)
+        self._status_interval = min(self._settings.capture.status_interval_s, (timeout or 60.0) / 3)
+        deadline = time.monotonic() + (timeout or 60.0) * 1.25
+        backoff = Backoff(longest=1.0)
+        while True:
+            try:
+                return ReplicationStream(replication, source.slot, source.publication, writer.end_lsn)
+            except SourceError as error:
+                if "is active" not in str(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise FencedError(str(error), "another capture runs on this slot: stop one of them") from error
+                if backoff.failures == 0:
+                    _log.warning("%s; waiting for it", error)
+                if self._stopping.wait(backoff.next()):
+                    raise
+
+    def _stream(
+        self, stream: ReplicationStream, writer: LogWriter, describe: Callable[[bytes], Relation | None]
+    ) -> None:
+        sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._wake)
+        self.durable_lsn = self.received_lsn = writer.end_lsn
+        self.is_streaming = True
+        _log.info("streaming from %s", writer.end_lsn)
+        try:
+            self._loop(stream, sealer)
+            sealer.close()
+            stream.send_status(max(self.received_lsn, sealer.durable_lsn), sealer.durable_lsn)
+            stream.close()
+        finally:
+            sealer.abort()
+            self.durable_lsn = sealer.durable_lsn
+            self.is_streaming = False
+        if sealer.error:
+            raise sealer.error
+
+    def _loop(self, stream: ReplicationStream, sealer: Sealer) -> None:
+        status_at = time.monotonic()
+        while not self._stopping.is_set():
+            received = None
+            if not sealer.is_full:
+                received = stream.receive()
+                if received.frames:
+                    sealer.offer(received.frames, received.size)
+                if received.keepalive:
+                    self.received_lsn = received.keepalive.wal_end
+                    self._idle(sealer, received.keepalive.wants_reply)
+            if sealer.error:
+                raise sealer.error
+
+            now = time.monotonic()
+            durable = sealer.durable_lsn
+            wants_reply = now - status_at >= self._status_interval
+            asked = received is not None and received.keepalive is not None and received.keepalive.wants_reply
+            if durable != self.durable_lsn or wants_reply or asked:
+                stream.send_status(max(self.received_lsn, durable), durable, wants_reply=wants_reply)
+                self.durable_lsn, status_at = durable, now
+            if self._until is not None and durable >= self._until:
+                return
+            if received is None:
+                stream.received_at = now  # it is we who are not listening
+            elif now - stream.received_at > self._status_interval * _SILENT_INTERVALS:
+                raise SourceError("the server has gone silent", "it is connected again")
+            if received is None or not received.frames:
+                stream.wait(self._wake_read, status_at + self._status_interval - now, reading=received is not None)
+                self._drain()
+
+    def _idle(self, sealer: Sealer, wants_reply: bool) -> None:
+        awaited = self._until is not None and self.received_lsn >= self._until
+        sealer.idle(self.received_lsn, urgent=wants_reply or awaited)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake_write, b"\0")
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+
+class _Describer:
+    """RELATION and TYPE messages → relations, with what the catalogue adds."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        self._connection = connection
+        self._types: dict[int, message.TypeMessage] = {}
+
+    def __call__(self, payload: bytes) -> Relation | None:
+        match message.parse(payload):
+            case message.TypeMessage() as type_:
+                self._types[type_.oid] = type_
+                return None
+            case message.RelationMessage() as relation:
+                try:
+                    return catalog.relation(self._connection, relation, self._types)
+                except psycopg.Error as error:
+                    raise classify(error) from error
+            case other:
+                raise AssertionError(f"not a description: {other!r}")

@@ -1,0 +1,176 @@
+"""What must be there before a stream can start: the source's identity, the publication, the slot."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.rows import class_row
+
+from tailrace.change import Lsn
+from tailrace.errors import SlotLost, SourceRefused, WrongSource
+from tailrace.log.segment import SourceIdentity
+from tailrace.settings import Source
+from tailrace.source.connection import classify
+
+_log = logging.getLogger("tailrace.capture")
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    name: str
+    plugin: str
+    database: str | None
+    confirmed_flush_lsn: str | None
+    wal_status: str | None
+    active_pid: int | None
+
+    @property
+    def lsn(self) -> Lsn:
+        return Lsn.parse(self.confirmed_flush_lsn or "0/0")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    lsn: Lsn
+    """Where the stream begins: the exported snapshot holds every transaction that commits below."""
+    snapshot: str
+    """The exported snapshot's name; it lasts until the connection runs its next command."""
+
+
+def identify(connection: PGconn, source: Source) -> SourceIdentity:
+    result = _command(connection, "IDENTIFY_SYSTEM")
+    return SourceIdentity(
+        system_id=_value(result, 0),
+        timeline=int(_value(result, 1)),
+        database=_value(result, 3),
+        slot=source.slot,
+        publication=source.publication,
+    )
+
+
+def check_identity(connection: PGconn, now: SourceIdentity, then: SourceIdentity, end_lsn: Lsn) -> None:
+    """Refuse a source whose history is not the one the log was made from."""
+    hint = "point [source] at the database this log was made from, or [store] at a new, empty place"
+    for field, meaning in (("system_id", "system id"), ("database", "database"), ("slot", "slot")):
+        if getattr(now, field) != getattr(then, field):
+            raise WrongSource(
+                f"the log was made from {meaning} {getattr(then, field)}, this source has {getattr(now, field)}", hint
+            )
+    if now.timeline < then.timeline:
+        raise WrongSource(
+            f"the log has followed the source to timeline {then.timeline}, this server is on {now.timeline}", hint
+        )
+    if now.timeline > then.timeline:
+        switched = _switch_point(connection, now.timeline, then.timeline)
+        if switched is None or end_lsn > switched:
+            raise WrongSource(
+                f"timeline {now.timeline} left timeline {then.timeline} at {switched or 'an unknown place'}, "
+                f"but the log already holds changes up to {end_lsn} of timeline {then.timeline}",
+                "the new primary lost changes that the log has: start a new log, or restore the old primary",
+            )
+        _log.info("the source was promoted to timeline %d at %s; the log goes on", now.timeline, switched)
+
+
+def _switch_point(connection: PGconn, timeline: int, left: int) -> Lsn | None:
+    result = _command(connection, f"TIMELINE_HISTORY {timeline}")
+    for line in _value(result, 1).splitlines():
+        fields = re.match(r"\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", line)
+        if fields and int(fields[1]) == left:
+            return Lsn.parse(fields[2])
+    return None
+
+
+def wal_sender_timeout_s(connection: PGconn) -> float | None:
+    """None when the server waits for ever."""
+    result = connection.exec_(b"SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
+    if result.status != ExecStatus.TUPLES_OK:
+        raise classify(result)
+    return int(_value(result, 0)) / 1000 or None
+
+
+def find(connection: Connection, name: str) -> Slot | None:
+    with connection.cursor(row_factory=class_row(Slot)) as cursor:
+        cursor.execute(
+            "SELECT slot_name::text AS name, plugin::text, database::text, confirmed_flush_lsn::text, wal_status,"
+            " active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        )
+        return cursor.fetchone()
+
+
+def check(slot: Slot, identity: SourceIdentity) -> None:
+    if slot.plugin != "pgoutput" or slot.database != identity.database:
+        raise SourceRefused(
+            f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database}, "
+            f"not for pgoutput in {identity.database}",
+            "choose another [source] slot, or drop this one if nobody needs it",
+        )
+    if slot.wal_status == "lost":
+        raise SlotLost(
+            f"slot {slot.name} has lost WAL that it still needed",
+            f"changes are missing from the log after its end: drop it with SELECT pg_drop_replication_slot("
+            f"'{slot.name}'), then run `tailrace capture --accept-gap`, which takes new snapshots; "
+            "raise max_slot_wal_keep_size so that it does not happen again",
+        )
+
+
+def create(connection: PGconn, name: str) -> CreatedSlot:
+    """Make the slot and export the snapshot that belongs to it; the connection must rest until that is used."""
+    command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT").format(sql.Identifier(name))
+    result = _command(connection, command.as_string())
+    return CreatedSlot(Lsn.parse(_value(result, 1)), _value(result, 2))
+
+
+def ensure_publication(connection: Connection, source: Source) -> None:
+    """Create the publication when it is missing, over the tables that `tables` covers.
+
+    A table without a replica identity is left out: PostgreSQL would refuse every UPDATE and DELETE on it from then on.
+    """
+    exists = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
+    if connection.execute(exists, (source.publication,)).fetchone():
+        return
+    rows = connection.execute(
+        "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"
+        " c.relreplident = 'f' OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
+        "   CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
+        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
+        " AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 1, 2"
+    ).fetchall()
+    covered = [row for row in rows if source.covers(str(row[0]), str(row[1]))]
+    chosen = [sql.Identifier(str(row[0]), str(row[1])) for row in covered if row[3]]
+    for row in covered:
+        if not row[3]:
+            _log.warning(
+                "%s.%s is not captured: it has no primary key or other replica identity, and publishing it would make"
+                " its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that mends it",
+                row[0],
+                row[1],
+            )
+    if not chosen:
+        raise SourceRefused(
+            f"no table to capture: none matches {', '.join(source.tables)}",
+            "create the tables first, or mend [source] tables; `tailrace check` shows what there is",
+        )
+    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
+    connection.execute(command.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen)))
+    _log.info("created publication %s for %d tables", source.publication, len(chosen))
+
+
+def _command(connection: PGconn, command: str) -> PGresult:
+    result = connection.exec_(command.encode())
+    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        raise classify(result)
+    return result
+
+
+def _value(result: PGresult, column: int) -> str:
+    return (result.get_value(0, column) or b"").decode()
