@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.fixtures.postgres import Database
 
 from tailrace.change import Relation, Type
 from tailrace.pgoutput.message import RelationMessage, TypeMessage, parse
 from tailrace.settings import Source
 from tailrace.source.catalog import Connection, describe, published, relation
 from tailrace.source.connection import connect
-from tests.fixtures.postgres import Database
 
 
 @pytest.fixture
@@ -73,7 +73,9 @@ def test_a_relation_carries_types_defaults_comments_and_key(any_database: Databa
     note, _, _, price, moods, vector, state, n = found.columns
     assert (note.default, note.comment, note.nullable, note.number) == ("'it''s'::text", "from the customer", True, 1)
     assert not price.nullable
-    assert price.type.kind == "d" and price.type.base and price.type.base.base
+    assert price.type.kind == "d"
+    assert price.type.base
+    assert price.type.base.base
     assert (price.type.name, price.type.base.name, price.type.base.base.name) == ("price", "money2", "numeric")
     assert (price.type.base_modifier, price.type.base.base_modifier) == (-1, ((12 << 16) | 2) + 4)
     assert moods.type.element is not None
