@@ -1,1 +1,80 @@
-"""The command line: one module per command; the only place that wires things together."""
+"""The command line: one module per command, loaded only when that command runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tailrace.errors import ConfigError, TailraceError
+
+if TYPE_CHECKING:
+    from tailrace.settings import Settings
+
+# One line per command: `tailrace.cli.<name>` holds it as `command`.
+COMMANDS: Final = {
+    "demo": "A shop on an embedded PostgreSQL, captured live.",
+    "init": "Write a tailrace.toml that explains every setting.",
+    "check": "Inspect the source, and print the SQL that mends it.",
+    "capture": "Stream changes into the log.",
+    "snapshot": "Copy tables as they are now, beside the stream.",
+    "log": "List, print, verify and compact the log.",
+}
+
+DEFAULT_CONFIG: Final = Path("tailrace.toml")
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What the group knows and a command needs: `@click.pass_obj` hands it over."""
+
+    config: Path | None
+
+    def settings(self, *requires: str) -> Settings:
+        """Settings from file and environment; `requires` names the sections without whose url the command is lost."""
+        from tailrace.settings import load
+
+        path = self.config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+        return load(path, os.environ, requires or ("source", "store"))
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"tailrace.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TailraceError as error:
+            click.echo(f"error: {error}", err=True)
+            if error.hint:
+                click.echo(f"hint: {error.hint}", err=True)
+            ctx.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+@click.group(cls=_Commands)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TAILRACE_CONFIG",
+    help="Settings; tailrace.toml where there is one. TAILRACE_<SECTION>_<KEY> overrides it.",
+)
+@click.version_option(package_name="tailrace", prog_name="tailrace")
+@click.pass_context
+def main(ctx: click.Context, config: Path | None) -> None:
+    """PostgreSQL's write-ahead log as a durable change log on an object store."""
+    ctx.obj = Invocation(config)

@@ -1,0 +1,60 @@
+"""`tailrace check`: what is wrong with a source, and the SQL that mends it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+from tailrace.cli import Invocation
+from tailrace.source.check import Finding, Severity, can_capture, inspect
+
+_COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+
+@click.command("check", short_help="Inspect the source, and print the SQL that mends it.")
+@click.pass_obj
+def command(invocation: Invocation) -> None:
+    """Inspect the source: whether capture can run, what would be missed, and the SQL that mends it.
+
+    Changes nothing. Exits with 0 when capture can run, with 1 when it cannot.
+    """
+    findings = inspect(invocation.settings("source").source)
+    (_show if sys.stdout.isatty() else _print)(findings)
+    if not can_capture(findings):
+        raise SystemExit(1)
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        click.echo(f"{finding.severity}: {finding.subject} {finding.what}")
+        for line in finding.mend.splitlines():
+            click.echo(f"    {line}")
+    click.echo(_verdict(findings))
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    console = Console(highlight=False)
+    for finding in findings:
+        console.print(
+            Text.assemble(
+                (f"{finding.severity:<8}", _COLOURS[finding.severity]), (finding.subject, "bold"), " ", finding.what
+            )
+        )
+        if finding.mend:
+            statement = Syntax(finding.mend, "sql", background_color="default", word_wrap=True)
+            console.print(Padding(statement, (0, 0, 0, 8)))
+    colour = "bold green" if can_capture(findings) else "bold red"
+    console.print(Text(_verdict(findings), colour))
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    parts = [f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}" for severity in Severity]
+    return f"capture {'can' if can_capture(findings) else 'cannot'} run: {', '.join(parts)}"

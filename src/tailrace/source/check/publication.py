@@ -1,0 +1,196 @@
+"""The publication: whether it is there, which tables, operations, columns and rows it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from tailrace.settings import Source
+from tailrace.source.check.finding import Finding, Severity, script
+from tailrace.source.check.table import Table, names
+
+if TYPE_CHECKING:
+    from tailrace.source.check.server import Server
+
+_OPERATIONS = ("insert", "update", "delete", "truncate")
+
+
+class Member(NamedTuple):
+    """A table as the publication carries it."""
+
+    columns: tuple[str, ...] | None
+    """None where there is no column list."""
+    row_filter: str | None
+
+
+@dataclass(frozen=True)
+class Publication:
+    name: str
+    exists: bool = False
+    is_for_all_tables: bool = False
+    operations: tuple[str, ...] = _OPERATIONS
+    via_root: bool = True
+    sends_generated: bool = False
+    tables: Mapping[int, Member] = field(default_factory=dict)
+    listed: frozenset[int] = frozenset()
+    """Named in it, though they may send nothing under their own name."""
+
+    def publishes(self, table: Table) -> bool:
+        return table.oid in self.tables or table.root in self.tables
+
+    def tells_rows_apart(self, table: Table) -> bool:
+        """Whether PostgreSQL refuses an UPDATE or DELETE of it without a replica identity."""
+        return self.publishes(table) and not {"update", "delete"}.isdisjoint(self.operations)
+
+
+def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication:
+    # pubgencols came with 18: as JSON, a column that is not there is simply NULL.
+    row = connection.execute(
+        "SELECT p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,"
+        " pg_catalog.to_jsonb(p) ->> 'pubgencols' FROM pg_catalog.pg_publication p WHERE p.pubname = %s",
+        [name],
+    ).fetchone()
+    if row is None:
+        return Publication(name)
+    for_all, *publishes, via_root, generated = row
+    operations = tuple(word for word, is_published in zip(_OPERATIONS, publishes, strict=True) if is_published)
+    tables = _members(connection, name)
+    listed = connection.execute(
+        "SELECT r.prrelid FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid"
+        " WHERE p.pubname = %s",
+        [name],
+    ).fetchall()
+    return Publication(
+        name, True, for_all, operations, via_root, generated == "s", tables, frozenset(oid for (oid,) in listed)
+    )
+
+
+def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, Member]:
+    # Since 15; attnames lists every column where there is no list, and only pg_publication_rel knows whether there is.
+    columns: LiteralString = "NULL, NULL"
+    if connection.info.server_version >= 150000:
+        columns = "CASE WHEN r.prattrs IS NOT NULL THEN t.attnames::text[] END, t.rowfilter"
+    found = connection.execute(
+        f"SELECT c.oid, {columns} FROM pg_catalog.pg_publication_tables t"  # noqa: S608 (a literal of ours)
+        " JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname"
+        " JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename"
+        " LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid"
+        " WHERE t.pubname = %s",
+        [name],
+    ).fetchall()
+    return {oid: Member(None if columns is None else tuple(columns), rows) for oid, columns, rows in found}
+
+
+def publication_findings(
+    connection: psycopg.Connection[Any],
+    source: Source,
+    server: Server,
+    publication: Publication,
+    tables: Sequence[Table],
+) -> Iterator[Finding]:
+    # A partition goes where its root goes.
+    whole = [t for t in tables if t.is_capturable and t.root is None and source.covers(t.schema, t.name)]
+    if not publication.exists:
+        yield from _missing(connection, server, publication, whole)
+        return
+    subject = f"publication {publication.name}"
+    if missing := [word for word in _OPERATIONS if word not in publication.operations]:
+        yield Finding(
+            Severity.WARNING,
+            subject,
+            f"does not carry {', '.join(missing)}: those are not captured",
+            script(
+                connection,
+                "ALTER PUBLICATION {} SET (publish = {});",
+                publication.name,
+                sql.Literal(", ".join(_OPERATIONS)),
+            ),
+        )
+    sent = publication.tables.keys() | publication.listed
+    sent |= {table.root for table in tables if table.oid in publication.tables and table.root}
+    outside = [t for t in whole if t.oid not in sent and t.has_identity and not publication.is_for_all_tables]
+    if outside:
+        yield Finding(
+            Severity.WARNING,
+            subject,
+            f"lacks tables that source.tables covers: {names(outside)}",
+            script(connection, "ALTER PUBLICATION {} ADD TABLE {};", publication.name, [t.identifier for t in outside]),
+        )
+    if not publication.tables:
+        yield Finding(Severity.WARNING, subject, "carries no table: nothing would be captured")
+    if beyond := [
+        t for t in tables if t.oid in publication.tables and t.root is None and not source.covers(t.schema, t.name)
+    ]:
+        yield Finding(
+            Severity.NOTE, subject, f"carries tables beyond source.tables, which are captured too: {names(beyond)}"
+        )
+    if any(t.root for t in tables if t.oid in publication.tables) and not publication.via_root:
+        yield Finding(
+            Severity.NOTE,
+            subject,
+            "carries partitions under their own names, not their root's: a row that moves between partitions is a "
+            "DELETE and an INSERT in two tables",
+            script(connection, "ALTER PUBLICATION {} SET (publish_via_partition_root = true);", publication.name),
+        )
+    yield from _parts(connection, publication, tables)
+
+
+def _missing(
+    connection: psycopg.Connection[Any], server: Server, publication: Publication, tables: Sequence[Table]
+) -> Iterator[Finding]:
+    subject = f"publication {publication.name}"
+    ready = [t for t in tables if t.has_identity]
+    if not ready:
+        yield Finding(Severity.ERROR, subject, "is not there, and no table that it could carry matches source.tables")
+        return
+    mend = script(
+        connection,
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true);",
+        publication.name,
+        [t.identifier for t in ready],
+    )
+    strangers = [t for t in ready if not t.is_ours]
+    if server.is_superuser or (server.may_create_in_database and not strangers):
+        yield Finding(Severity.NOTE, subject, "is not there yet: capture makes it", mend)
+        return
+    why = f"does not own {names(strangers)}" if strangers else f"may not CREATE in database {server.database}"
+    yield Finding(Severity.ERROR, subject, f"is not there, and role {server.role} cannot make it: it {why}", mend)
+
+
+def _parts(connection: psycopg.Connection[Any], publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
+    for table in tables:
+        member = publication.tables.get(table.oid)
+        if member is None:
+            continue
+        if member.columns is not None:
+            hidden = set(table.identity_columns) - set(member.columns)
+            if (hidden or table.identity == "f") and publication.tells_rows_apart(table):
+                yield Finding(
+                    Severity.ERROR,
+                    table.subject,
+                    "is published with a column list that does not cover its replica identity: UPDATE and DELETE on it "
+                    "fail at the source",
+                    _without_list(connection, publication, table, member),
+                )
+            else:
+                yield Finding(
+                    Severity.NOTE, table.subject, f"is published with a column list: only {', '.join(member.columns)}"
+                )
+        if member.row_filter is not None:
+            yield Finding(
+                Severity.NOTE,
+                table.subject,
+                f"is published with a row filter, {member.row_filter}: an UPDATE across it arrives as INSERT or DELETE",
+            )
+
+
+def _without_list(connection: psycopg.Connection[Any], publication: Publication, table: Table, member: Member) -> str:
+    drop = script(connection, "ALTER PUBLICATION {} DROP TABLE {};", publication.name, table.identifier)
+    add = script(connection, "ALTER PUBLICATION {} ADD TABLE {}", publication.name, table.identifier)
+    # As the server itself prints the expression: nothing of ours to quote.
+    return f"{drop}\n{add}{f' WHERE {member.row_filter}' if member.row_filter else ''};"

@@ -1,0 +1,170 @@
+"""The server and our role: version, settings, what is left of slots and senders, encoding, what no log shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from tailrace.source.check.finding import RELOAD, RESTART, Finding, Severity, script
+from tailrace.source.check.slot import SlotState
+
+_OLDEST, _NEWEST = 14, 18
+_SETTINGS = (
+    "wal_level",
+    "max_replication_slots",
+    "max_wal_senders",
+    "max_slot_wal_keep_size",
+    "idle_replication_slot_timeout",
+    "wal_sender_timeout",
+)
+_SHORTEST_SENDER_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class Server:
+    version: int
+    role: str
+    is_superuser: bool
+    may_replicate: bool
+    sees_all_rows: bool
+    may_create_in_database: bool
+    is_standby: bool
+    encoding: str
+    database: str
+    slots_used: int
+    senders_used: int
+    sequences: int
+    has_large_objects: bool
+    settings: dict[str, str]
+
+    @property
+    def major(self) -> int:
+        return self.version // 10000
+
+
+def read_server(connection: psycopg.Connection[Any]) -> Server:
+    with connection.cursor(row_factory=class_row(Server)) as cursor:
+        server = cursor.execute(
+            """
+            SELECT pg_catalog.current_setting('server_version_num')::int AS version,
+                   r.rolname::text AS role, r.rolsuper AS is_superuser, r.rolsuper OR r.rolreplication AS may_replicate,
+                   r.rolsuper OR r.rolbypassrls AS sees_all_rows,
+                   pg_catalog.has_database_privilege(d.oid, 'CREATE') AS may_create_in_database,
+                   pg_catalog.pg_is_in_recovery() AS is_standby,
+                   pg_catalog.pg_encoding_to_char(d.encoding)::text AS encoding, d.datname::text AS database,
+                   (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots) AS slots_used,
+                   (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication) AS senders_used,
+                   (SELECT pg_catalog.count(*) FROM pg_catalog.pg_sequences) AS sequences,
+                   EXISTS (SELECT FROM pg_catalog.pg_largeobject_metadata) AS has_large_objects,
+                   (SELECT pg_catalog.jsonb_object_agg(s.name, s.setting) FROM pg_catalog.pg_settings s
+                    WHERE s.name = ANY (%s)) AS settings
+            FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
+            WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database()
+            """,
+            [list(_SETTINGS)],
+        ).fetchone()
+    assert server is not None
+    return server
+
+
+def server_findings(connection: psycopg.Connection[Any], server: Server, slot: SlotState | None) -> Iterator[Finding]:
+    yield from _version(server)
+    if server.settings["wal_level"] != "logical":
+        yield Finding(
+            Severity.ERROR,
+            "wal_level",
+            f"is {server.settings['wal_level']}: the log of a server carries row changes only when it is logical",
+            f"ALTER SYSTEM SET wal_level = 'logical';\n{RESTART}",
+        )
+    if not server.may_replicate:
+        yield Finding(
+            Severity.ERROR,
+            f"role {server.role}",
+            "lacks the REPLICATION attribute, which a replication connection needs",
+            script(connection, "ALTER ROLE {} REPLICATION;", server.role),
+        )
+    yield from _left(server, "max_replication_slots", server.slots_used, slot is not None)
+    is_streaming = slot is not None and slot.active_pid is not None
+    yield from _left(server, "max_wal_senders", server.senders_used, is_streaming)
+    yield from _limits(server)
+    if server.encoding == "SQL_ASCII":
+        yield Finding(
+            Severity.WARNING,
+            f"database {server.database}",
+            "has encoding SQL_ASCII: PostgreSQL accepts any bytes in it; capture stops, loudly, at a value that is "
+            "not UTF-8. Dump it and restore it into a database with the encoding that the data really has",
+        )
+    if server.sequences:
+        yield Finding(
+            Severity.NOTE,
+            "sequences",
+            f"are not captured ({server.sequences} here): logical replication does not carry their values",
+        )
+    if server.has_large_objects:
+        yield Finding(Severity.NOTE, "large objects", "are not captured: logical replication does not carry them")
+
+
+def _version(server: Server) -> Iterator[Finding]:
+    if server.major < _OLDEST:
+        yield Finding(Severity.ERROR, "server", f"is PostgreSQL {server.major}: Tailrace needs {_OLDEST} to {_NEWEST}")
+    elif server.major > _NEWEST:
+        yield Finding(
+            Severity.WARNING, "server", f"is PostgreSQL {server.major}, newer than any that Tailrace was tried with"
+        )
+    if server.is_standby:
+        if server.major < 16:
+            yield Finding(
+                Severity.ERROR,
+                "server",
+                f"is a standby: before PostgreSQL 16 (this is {server.major}) it cannot decode",
+            )
+        else:
+            yield Finding(Severity.WARNING, "server", "is a standby: the publication has to be made on its primary")
+
+
+def _left(server: Server, setting: str, used: int, have_ours: bool) -> Iterator[Finding]:
+    """Capture needs one of its own, and one more for as long as a snapshot on demand starts."""
+    limit = int(server.settings[setting])
+    left = limit - used
+    wanted = 1 if have_ours else 2
+    if left >= wanted:
+        return
+    severity = Severity.WARNING if have_ours or left else Severity.ERROR
+    missing = "a snapshot on demand needs one" if severity is Severity.WARNING else "capture needs one"
+    yield Finding(
+        severity,
+        setting,
+        f"is {limit}, {max(left, 0)} left: {missing}",
+        f"ALTER SYSTEM SET {setting} = {limit + 4};\n{RESTART}",
+    )
+
+
+def _limits(server: Server) -> Iterator[Finding]:
+    if server.settings["max_slot_wal_keep_size"] == "-1":
+        yield Finding(
+            Severity.NOTE,
+            "max_slot_wal_keep_size",
+            "is unlimited: while capture is down, WAL piles up until the disk is full. A limit protects the server; "
+            "past it the slot is lost and tables are copied anew. Choose what your disk can spare",
+            f"ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';\n{RELOAD}",
+        )
+    if server.settings.get("idle_replication_slot_timeout", "0") != "0":
+        yield Finding(
+            Severity.WARNING,
+            "idle_replication_slot_timeout",
+            "is set: the slot is lost when capture is down for that long",
+            f"ALTER SYSTEM SET idle_replication_slot_timeout = 0;\n{RELOAD}",
+        )
+    timeout_s = int(server.settings["wal_sender_timeout"]) / 1000
+    if timeout_s == 0:
+        what = "is off: a connection that died without a word holds the slot for ever"
+    elif timeout_s < _SHORTEST_SENDER_TIMEOUT_S:
+        what = f"is {timeout_s:g} s: a short stall of the network ends the stream"
+    else:
+        return
+    mend = f"ALTER SYSTEM SET wal_sender_timeout = '60s';\n{RELOAD}"
+    yield Finding(Severity.WARNING, "wal_sender_timeout", what, mend)

@@ -1,0 +1,209 @@
+"""Tables one by one: replica identity, privileges, and what logical replication leaves out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row
+
+from tailrace.source.check.finding import Finding, Severity, script
+
+if TYPE_CHECKING:
+    from tailrace.source.check.publication import Publication
+    from tailrace.source.check.server import Server
+
+
+@dataclass(frozen=True)
+class Table:
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    """`relkind`: r table, p partitioned, f foreign, m materialised view."""
+    is_unlogged: bool
+    root: int | None
+    """Of a partition: the topmost partitioned table."""
+    identity: str
+    identity_columns: list[str]
+    has_primary_key: bool
+    unique_index: str | None
+    """One that could serve as the replica identity."""
+    stored: list[str]
+    virtual: list[str]
+    is_ours: bool
+    may_enter_schema: bool
+    may_select: bool
+    hides_rows: bool
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def subject(self) -> str:
+        return f"table {self.schema}.{self.name}"
+
+    @property
+    def is_capturable(self) -> bool:
+        return self.kind in "rp" and not self.is_unlogged
+
+    @property
+    def has_identity(self) -> bool:
+        return self.identity == "f" or bool(self.identity_columns)
+
+
+# What a policy hides from its own owner depends on FORCE; read_tables leaves superusers and BYPASSRLS to the caller.
+_TABLES = """
+SELECT c.oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+       c.relpersistence = 'u' AS is_unlogged,
+       CASE WHEN c.relispartition THEN pg_catalog.pg_partition_root(c.oid)::pg_catalog.oid END AS root,
+       c.relreplident::text AS identity,
+       ARRAY(SELECT a.attname::text
+             FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid
+             WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+               AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+            ) AS identity_columns,
+       EXISTS (SELECT FROM pg_catalog.pg_index i
+               WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid) AS has_primary_key,
+       (SELECT x.relname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+        WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
+          AND i.indpred IS NULL AND i.indexprs IS NULL
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                          WHERE a.attrelid = c.oid AND NOT a.attnotnull
+                            AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+        ORDER BY i.indnkeyatts, x.relname LIMIT 1) AS unique_index,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attgenerated = 's' AND NOT a.attisdropped ORDER BY a.attnum) AS stored,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped ORDER BY a.attnum) AS virtual,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS is_ours,
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS may_enter_schema,
+       pg_catalog.has_table_privilege(c.oid, 'SELECT') AS may_select,
+       c.relrowsecurity AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')) AS hides_rows
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY n.nspname, c.relname
+"""
+
+
+def read_tables(connection: psycopg.Connection[Any]) -> list[Table]:
+    """Everything that holds rows, ours to capture or not; temporary tables are nobody else's business."""
+    with connection.cursor(row_factory=class_row(Table)) as cursor:
+        return cursor.execute(_TABLES).fetchall()
+
+
+def table_findings(
+    connection: psycopg.Connection[Any], server: Server, publication: Publication, tables: Sequence[Table]
+) -> Iterator[Finding]:
+    for table in tables:
+        if table.is_capturable:
+            yield from _identity(connection, publication, table)
+            yield from _generated(connection, server, publication, table)
+    yield from _privileges(connection, server, [t for t in tables if t.is_capturable])
+    yield from _left_out(connection, tables)
+
+
+def _identity(connection: psycopg.Connection[Any], publication: Publication, table: Table) -> Iterator[Finding]:
+    # Where partitions go by their own names, their root's identity is of no account.
+    if table.has_identity or (table.kind == "p" and publication.exists and not publication.publishes(table)):
+        return
+    mend = {
+        "default": script(connection, "ALTER TABLE {} REPLICA IDENTITY DEFAULT;", table.identifier),
+        "index": script(
+            connection,
+            "ALTER TABLE {} REPLICA IDENTITY USING INDEX {};",
+            table.identifier,
+            table.unique_index or "",
+        ),
+        "full": script(connection, "ALTER TABLE {} REPLICA IDENTITY FULL;", table.identifier),
+    }["default" if table.has_primary_key else "index" if table.unique_index else "full"]
+    why = {
+        "n": "has replica identity NOTHING",
+        "i": "has a replica identity index that is gone",
+    }.get(table.identity, "has no primary key and no other replica identity")
+    if publication.tells_rows_apart(table):
+        what = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
+        yield Finding(Severity.ERROR, table.subject, what, mend)
+    elif publication.publishes(table):
+        yield Finding(Severity.WARNING, table.subject, f"{why}: only its inserts are captured", mend)
+    else:
+        what = f"{why}: capture leaves it out, because UPDATE and DELETE on it would fail once it is published"
+        yield Finding(Severity.WARNING, table.subject, what, mend)
+
+
+def _generated(
+    connection: psycopg.Connection[Any], server: Server, publication: Publication, table: Table
+) -> Iterator[Finding]:
+    member = publication.tables.get(table.oid)
+    listed = (member.columns if member else None) or ()
+    stored = [name for name in table.stored if not publication.sends_generated and name not in listed]
+    if stored:
+        mend = ""
+        what = f"column {', '.join(stored)} is generated: PostgreSQL {server.major} does not send it"
+        if server.major >= 18:
+            what = f"column {', '.join(stored)} is generated, and the publication does not send it"
+            if publication.exists:
+                statement = "ALTER PUBLICATION {} SET (publish_generated_columns = stored);"
+                mend = script(connection, statement, publication.name)
+        yield Finding(Severity.NOTE, table.subject, what, mend)
+    if table.virtual:
+        what = f"column {', '.join(table.virtual)} is generated when it is read: PostgreSQL never sends it"
+        yield Finding(Severity.NOTE, table.subject, what)
+
+
+def _privileges(connection: psycopg.Connection[Any], server: Server, tables: Sequence[Table]) -> Iterator[Finding]:
+    for schema, group in groupby(tables, lambda table: table.schema):
+        members = list(group)
+        if not members[0].may_enter_schema:
+            yield Finding(
+                Severity.ERROR,
+                f"schema {schema}",
+                f"is closed to role {server.role}: snapshots cannot read its tables",
+                script(connection, "GRANT USAGE ON SCHEMA {} TO {};", schema, server.role),
+            )
+        if closed := [table for table in members if not table.may_select]:
+            yield Finding(
+                Severity.ERROR,
+                f"schema {schema}",
+                f"has {_count(closed)} that role {server.role} may not read, as snapshots must: {names(closed)}",
+                script(connection, "GRANT SELECT ON {} TO {};", [t.identifier for t in closed], server.role),
+            )
+    if not server.sees_all_rows and (hidden := [table for table in tables if table.hides_rows]):
+        yield Finding(
+            Severity.ERROR,
+            f"role {server.role}",
+            f"is subject to row security on {names(hidden)}: snapshots refuse to copy a part of a table",
+            script(connection, "ALTER ROLE {} BYPASSRLS;", server.role),
+        )
+
+
+def _left_out(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> Iterator[Finding]:
+    for table in tables:
+        if table.is_unlogged:
+            yield Finding(
+                Severity.WARNING,
+                table.subject,
+                "is unlogged: its changes are not in the write-ahead log, so it is not captured",
+                script(connection, "ALTER TABLE {} SET LOGGED;", table.identifier),
+            )
+        elif table.kind == "f":
+            yield Finding(Severity.NOTE, table.subject, "is a foreign table: it is not captured")
+        elif table.kind == "m":
+            yield Finding(Severity.NOTE, table.subject, "is a materialised view: it is not captured")
+
+
+def _count(tables: Sequence[Table]) -> str:
+    return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
+
+
+def names(tables: Sequence[Table]) -> str:
+    shown = ", ".join(f"{table.schema}.{table.name}" for table in tables[:5])
+    return shown if len(tables) <= 5 else f"{shown} and {len(tables) - 5} more"
