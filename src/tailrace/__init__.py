@@ -1,3 +1,28 @@
 """Tailrace: PostgreSQL's write-ahead log as a durable change log, and everything made from it."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrace.change import Change, Lsn, Position
+    from tailrace.log.reader import LogReader
+
+__all__ = ["Change", "LogReader", "Lsn", "Position"]
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Change": "tailrace.change",
+    "LogReader": "tailrace.log.reader",
+    "Lsn": "tailrace.change",
+    "Position": "tailrace.change",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: the command line starts without Arrow, Parquet and the store's client where it needs none of them.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

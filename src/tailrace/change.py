@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, DecodeError
 
 
 class Lsn(int):
@@ -150,7 +152,10 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 
-Image = tuple[bytes | None | Unchanged, ...]
+Value = bool | int | float | Decimal | bytes | str | None
+"""A column's value in Python; what Python's own classes cannot hold exactly is PostgreSQL's text."""
+
+Image = tuple[bytes | Unchanged | None, ...]
 """A row as sent: one entry for each column of the relation, PostgreSQL's own text, UTF-8."""
 
 
@@ -181,3 +186,61 @@ class Change:
     @property
     def table(self) -> str | None:
         return self.relation.name if self.relation else None
+
+    @cached_property
+    def before(self) -> dict[str, Value] | None:
+        """The row that was there, by column; only the key's columns where no more was sent."""
+        return _values(self.old_columns)
+
+    @cached_property
+    def after(self) -> dict[str, Value] | None:
+        """The row that is there now, by column; those in `unchanged` are absent."""
+        return _values(self.new_columns)
+
+    @cached_property
+    def key(self) -> dict[str, Value] | None:
+        """What identified the row before the change; for an insert, what identifies it now. None without a key."""
+        return _values(self.key_columns)
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """Columns that the update did not touch and whose values, being large, were not sent."""
+        return tuple([c.name for c, v in self._sent(self.new) if isinstance(v, Unchanged)])
+
+    @property
+    def old_columns(self) -> list[tuple[Column, bytes | None]] | None:
+        """The columns of `before`, each with its text."""
+        sent = self._sent(self.old)
+        columns = [(c, v) for c, v in sent if not isinstance(v, Unchanged) and (c.is_identity or not self.old_is_key)]
+        return None if self.old is None else columns
+
+    @property
+    def new_columns(self) -> list[tuple[Column, bytes | None]] | None:
+        columns = [(c, v) for c, v in self._sent(self.new) if not isinstance(v, Unchanged)]
+        return None if self.new is None else columns
+
+    @property
+    def key_columns(self) -> list[tuple[Column, bytes | None]] | None:
+        names = self.relation.key if self.relation else ()
+        for columns in (self.old_columns, self.new_columns):
+            found = {c.name: (c, v) for c, v in columns or () if c.name in names}
+            if names and len(found) == len(names):
+                return [found[name] for name in names]
+        return None
+
+    def _sent(self, image: Image | None) -> Iterator[tuple[Column, bytes | Unchanged | None]]:
+        if image is None or self.relation is None:
+            return iter(())
+        if len(image) != len(self.relation.columns):
+            raise DecodeError(
+                f"{self.position}: {self.operation} of {self.relation.qualified_name} has {len(image)} columns "
+                f"where the relation has {len(self.relation.columns)}"
+            )
+        return zip(self.relation.columns, image, strict=True)
+
+
+def _values(columns: list[tuple[Column, bytes | None]] | None) -> dict[str, Value] | None:
+    # Here, because types knows Arrow, and a position should not cost its import.
+    from tailrace.types import mapping
+
+    return None if columns is None else {c.name: mapping(c).python_value(v) for c, v in columns}

@@ -8,22 +8,31 @@ at headers, so that memory stays bounded however large it is.
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import TypeVar
 
 from tailrace.change import Change, Lsn, Position, Relation
 from tailrace.errors import CorruptError, GapError
 from tailrace.log import segment
 from tailrace.log.entry import Entry, changes_of
 from tailrace.log.segment import Content, Header
+from tailrace.log.trim import Trim
 from tailrace.store import ObjectInfo, Store
 
 # Footers are a few KB; one request of this size nearly always has all of it.
 _TAIL_BYTES = 64 * 1024
 _HEADERS_KEPT = 100_000
+# A segment moves into a merged object minutes after it was written, so a listing this young knows where all others are.
+_LISTING_HOLDS_S = 60.0
+# Between a listing and the read of what it showed, an object may be merged; not again and again.
+_ATTEMPTS = 4
+
+T = TypeVar("T")
 
 
 class _Tail(Enum):
@@ -71,12 +80,14 @@ class LogReader:
         self._headers: dict[int, Header] = {}
         self._objects: dict[int, ObjectInfo] = {}
         self._merged: list[tuple[int, int, ObjectInfo]] = []
-        self._last_read: tuple[str, list[Content]] | None = None
+        self._listed_at: float | None = None
+        self._last_read: dict[int, Content] = {}
 
     def list(self, first: int | None = None, last: int | None = None) -> list[Segment]:
         """The segments there are, ascending; `first` and `last` are included."""
         self._objects.clear()
         self._merged.clear()
+        self._listed_at = time.monotonic()
         found: set[int] = set()
         # A merged object sorts under its first id, so one that covers `first` may stand before it.
         for info in self.store.list(segment.PREFIX):
@@ -152,23 +163,8 @@ class LogReader:
         self, first_id: int, *, wait: Callable[[], bool] | None = None, across_gaps: bool = False
     ) -> Iterator[Span]:
         """What may be seen of each segment from an id on. `wait` is called when nothing new is there; False ends it."""
-        id, misses = first_id, 0
-        while True:
-            content = self._content(id)
-            if content is None:
-                misses += 1
-                # Rarely: a reader that fell far behind may look for an id that has moved into a merged object.
-                if (misses == 1 or misses % 200 == 0) and self.list(id, id):
-                    continue
-                if self._objects and max(self._objects) > id:
-                    raise CorruptError(
-                        f"segment {id} of {self.store.url} is missing, though later ones are there",
-                        "restore it from a copy of the store; changes in it are nowhere else",
-                    )
-                if wait is None or not wait():
-                    return
-                continue
-            misses = 0
+        id = first_id
+        while (content := self._awaited(id, self._content, wait)) is not None:
             header = content.header
             if header.gap_from is not None and not across_gaps and id != first_id:
                 raise GapError(
@@ -178,9 +174,9 @@ class LogReader:
             if header.committed_rows:
                 yield Span(content, 0, header.committed_rows)
             if not header.ends_at_commit:
-                while (tail := self._tail(id)) is _Tail.OPEN:
-                    if wait is None or not wait():
-                        return
+                tail = self._tail(id, wait)
+                if tail is _Tail.OPEN:
+                    return
                 if tail is _Tail.COMPLETE:
                     yield Span(content, header.committed_rows, header.rows)
             id += 1
@@ -192,6 +188,11 @@ class LogReader:
             return 1
         if start is None:
             return ids[0]
+        if ids[0] > 1 and isinstance(start, Position) and (trim := Trim.load(self.store)) and start < trim.end:
+            raise GapError(
+                f"changes from {start} to {trim.end} are no longer in the log: retention removed them",
+                "start again from a snapshot, or from where the log begins now",
+            )
         if isinstance(start, datetime):
             wanted = int(start.timestamp() * 1_000_000)
             return next((i for i in ids if (self._known(i).last_committed_at_us or 0) >= wanted), ids[-1])
@@ -202,10 +203,10 @@ class LogReader:
             at -= 1
         return ids[at]
 
-    def _tail(self, id: int) -> _Tail:
+    def _tail(self, id: int, wait: Callable[[], bool] | None) -> _Tail:
         while True:
             id += 1
-            header = self._header(id)
+            header = self._awaited(id, self._header, wait)
             if header is None:
                 return _Tail.OPEN
             if header.voids_tail:
@@ -213,10 +214,46 @@ class LogReader:
             if header.committed_rows:
                 return _Tail.COMPLETE
 
+    def _awaited(self, id: int, read: Callable[[int], T | None], wait: Callable[[], bool] | None) -> T | None:
+        """What `read` finds of a segment, once it is there; None when it is not and there is no more waiting."""
+        attempts = 0
+        while (found := read(id)) is None:
+            if wait is not None and not self._may_have_moved(id):
+                if not wait():
+                    return None
+            elif not self.list(id):
+                if wait is None or not wait():
+                    return None
+            elif (attempts := attempts + 1) == _ATTEMPTS:
+                raise self._missing(id)
+        return found
+
+    def _may_have_moved(self, id: int) -> bool:
+        """Whether only a new listing can tell that a segment, not found where it was looked for, does not exist yet."""
+        if id in self._objects or any(first <= id <= last for first, last, _ in self._merged):
+            return True
+        now = time.monotonic()
+        if self._listed_at is not None and now - self._listed_at < _LISTING_HOLDS_S:
+            return False
+        self._listed_at = now
+        return any(segment.ids(info.key) for info in self.store.list(segment.PREFIX, after=segment.key(id)))
+
+    def _missing(self, id: int) -> GapError | CorruptError:
+        trim = Trim.load(self.store)
+        if trim is not None and id < trim.first_id:
+            return GapError(
+                f"segment {id} of {self.store.url} is no longer there: retention removed it",
+                "start again from a snapshot, or from where the log begins now",
+            )
+        return CorruptError(
+            f"segment {id} of {self.store.url} is missing, though later ones are there",
+            "restore it from a copy of the store; changes in it are nowhere else",
+        )
+
     def _known(self, id: int) -> Header:
-        header = self._header(id)
+        header = self._awaited(id, self._header, None)
         if header is None:
-            raise CorruptError(f"segment {id} of {self.store.url} went away", "retention may have removed it")
+            raise self._missing(id)
         return header
 
     def _header(self, id: int) -> Header | None:
@@ -237,7 +274,7 @@ class LogReader:
                 return None
             size = info.size
         wanted = min(size, _TAIL_BYTES)
-        while True:
+        while wanted:
             tail = self.store.get_range(name, size - wanted, wanted)
             if tail is None:
                 return None
@@ -247,27 +284,30 @@ class LogReader:
             if headers > size:
                 raise CorruptError(f"{name}: its footer is larger than the object")
             wanted = headers
+        raise CorruptError(f"{name}: an empty object")
 
     def _content(self, id: int) -> Content | None:
+        if id in self._last_read:
+            return self._last_read[id]
         for name, _ in self._places(id):
-            if self._last_read is None or self._last_read[0] != name:
-                data = self.store.get(name)
-                if data is None:
-                    continue
-                self._last_read = name, segment.unpack(data, name)
-            for content in self._last_read[1]:
-                if content.header.id == id:
-                    return content
-            raise CorruptError(f"{name} does not hold segment {id}")
+            data = self.store.get(name)
+            if data is None:
+                continue
+            self._last_read = {content.header.id: content for content in segment.unpack(data, name)}
+            if id not in self._last_read:
+                raise CorruptError(f"{name} does not hold segment {id}")
+            return self._last_read[id]
         return None
 
     def _places(self, id: int) -> Iterator[tuple[str, int | None]]:
-        """Objects that may hold a segment: its own, then a merged one if the last listing showed any."""
-        info = self._objects.get(id)
-        yield segment.key(id), info.size if info else None
+        """Objects that may hold a segment: merged ones if the last listing showed any, then its own."""
+        if self._listed_at is None:
+            self.list()
         for first, last, merged in self._merged:
             if first <= id <= last:
                 yield merged.key, merged.size
+        info = self._objects.get(id)
+        yield segment.key(id), info.size if info else None
 
 
 def _is_before(change: Change, bound: Position | datetime) -> bool:

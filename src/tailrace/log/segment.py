@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.change import Lsn, Position, Relation
-from tailrace.errors import CorruptError
+from tailrace.errors import ConfigError, CorruptError
 from tailrace.pgoutput import message
 from tailrace.pgoutput.framing import Rows
 
@@ -156,14 +157,21 @@ class Content:
 
     def relation_at(self, row: int, relation_id: int) -> Relation:
         found = None
-        for use in self.header.relations:
-            if use.relation_id == relation_id and use.first_row <= row:
-                found = use.digest
+        for use in self._uses.get(relation_id, ()):
+            if use.first_row <= row:
+                found = self.relations.get(use.digest)
         if found is None:
             raise CorruptError(
                 f"segment {self.header.id} row {row} uses relation {relation_id}, which the segment does not define"
             )
-        return self.relations[found]
+        return found
+
+    @cached_property
+    def _uses(self) -> Mapping[int, Sequence[RelationUse]]:
+        by_id: dict[int, list[RelationUse]] = {}
+        for use in self.header.relations:
+            by_id.setdefault(use.relation_id, []).append(use)
+        return by_id
 
 
 def key(first: int, last: int | None = None) -> str:
@@ -204,7 +212,14 @@ def payload_buffers(payload: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[n
 
 def seal(header: Header, rows: Rows, relations: Mapping[str, Relation]) -> tuple[Header, bytes]:
     """The finished header and the object's bytes. What the header says of the rows is filled in here."""
-    finished = replace(
+    finished = describing(header, rows)
+    used = {u.digest: relations[u.digest] for u in finished.relations}
+    return finished, pack([finished.to_json()], rows, used)
+
+
+def describing(header: Header, rows: Rows) -> Header:
+    """The header with everything in it that follows from the rows."""
+    return replace(
         header,
         rows=len(rows),
         first=_position(rows, 0) if len(rows) else None,
@@ -214,8 +229,6 @@ def seal(header: Header, rows: Rows, relations: Mapping[str, Relation]) -> tuple
         payload_bytes=len(payload_buffers(rows.payload)[1]),
         content=content_digest(rows),
     )
-    used = {u.digest: relations[u.digest] for u in finished.relations}
-    return finished, pack([finished.to_json()], rows, used)
 
 
 def pack(headers: Sequence[str], rows: Rows, relations: Mapping[str, Relation]) -> bytes:
@@ -260,9 +273,10 @@ def unpack(data: bytes, name: str) -> list[Content]:
     footer = _checked_footer(data, name)
     if hashlib.sha256(memoryview(data)[: footer - _CHECKSUMS]).digest() != data[footer - _CHECKSUMS : footer - _DIGEST]:
         raise _damaged(name)
-    file = pq.ParquetFile(pa.BufferReader(data))
-    headers, relations = _metadata(file.metadata, name)
-    rows = _rows(file.read())
+    with _readable(name):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        headers, relations = _metadata(file.metadata, name)
+        rows = _rows(file.read())
     contents = []
     at = 0
     for header in headers:
@@ -280,7 +294,8 @@ def unpack_headers(tail: bytes, name: str) -> list[Header] | int:
         return needed
     footer = _checked_footer(tail, name)
     # Arrow wants a file that starts like one; offsets in the footer are not followed here.
-    return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)[0]
+    with _readable(name):
+        return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)[0]
 
 
 def _with_checksums(buffer: pa.Buffer) -> bytes:
@@ -301,6 +316,15 @@ def _checked_footer(data: bytes, name: str) -> int:
     return footer
 
 
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Checksums prove that an object is as it was written, not that Tailrace wrote it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+        raise CorruptError(f"{name}: not a segment of this format ({error})", _RESTORE) from error
+
+
 def _damaged(name: str) -> CorruptError:
     return CorruptError(f"{name}: checksum does not match", _RESTORE)
 
@@ -309,7 +333,12 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
     raw = footer.metadata or {}
     if _HEADERS not in raw or _RELATIONS not in raw:
         raise CorruptError(f"{name}: a Parquet file without Tailrace's headers", _RESTORE)
-    headers = [Header.from_json(line) for line in raw[_HEADERS].decode().split("\n")]
+    texts = raw[_HEADERS].decode().split("\n")
+    headers = [Header.from_json(text) for text in texts]
+    for header, text in zip(headers, texts, strict=True):
+        # The chain is of texts: one that reads the same but is written otherwise would break it later.
+        if header.to_json() != text:
+            raise CorruptError(f"{name}: the header of segment {header.id} is not in its canonical form", _RESTORE)
     relations = {d: Relation.from_json(t) for d, t in json.loads(raw[_RELATIONS]).items()}
     return headers, relations
 
@@ -320,6 +349,8 @@ def _rows(table: pa.Table) -> Rows:
     commit_ts = columns["commit_ts"].cast(pa.int64()).to_numpy()
     kind = columns["kind"].cast(pa.binary())
     letters = np.frombuffer(payload_buffers(kind)[1], dtype=np.uint8)
+    if len(letters) != len(table):
+        raise ValueError("a kind is one letter")
     relation_id = columns["relation_id"].to_numpy()
     return Rows(commit_lsn, ordinal, lsn, xid, commit_ts, letters, relation_id, columns["payload"])
 

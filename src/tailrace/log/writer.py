@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from tailrace.change import Lsn, Relation
@@ -11,6 +12,10 @@ from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
 from tailrace.pgoutput.framing import Rows
 from tailrace.store import Store
+
+# Half the age at which segments are merged. After a longer pause, the names of segments that another writer has written
+# since may be free again, and creating one of them would prove nothing.
+_TRUST_S = 300.0
 
 
 class LogWriter:
@@ -26,6 +31,7 @@ class LogWriter:
         self.tail_is_open = last is not None and not last.ends_at_commit
         self._void_next = False
         self._gap_from: Lsn | None = None
+        self._appended_at = 0.0
 
     @classmethod
     def open(cls, store: Store, source: SourceIdentity) -> LogWriter:
@@ -71,11 +77,12 @@ class LogWriter:
             previous=self._previous,
         )
         header, data = segment.seal(header, rows, {relation.digest: relation for _, relation in defined})
-        if not self.store.create(segment.key(header.id), data):
+        if self._was_overtaken() or not self.store.create(segment.key(header.id), data):
             raise FencedError(
                 f"segment {header.id} of {self.store.url} was written by someone else",
                 "another capture writes this log: stop one of them, or give each its own [store] url",
             )
+        self._appended_at = time.time()
         self.next_id += 1
         self.end_lsn = header.end_lsn
         self._previous = header.link
@@ -83,3 +90,9 @@ class LogWriter:
         self._void_next = False
         self._gap_from = None
         return header
+
+    def _was_overtaken(self) -> bool:
+        if abs(time.time() - self._appended_at) < _TRUST_S:
+            return False
+        later = self.store.list(segment.PREFIX, after=segment.key(self.next_id))
+        return any(segment.ids(info.key) for info in later)
