@@ -55,6 +55,7 @@ VALUES: list[tuple[str, Any, str, Any, str | None]] = [
     ("1-decimal", DECIMAL, "-12345678.90", Decimal("-12345678.90"), "-12345678.90"),
     ("2-39-digits", ("numeric", build.numeric(39, 1)), "9" * 38 + ".9", "9" * 38 + ".9", "9" * 38 + ".9"),
     ("2-38-digits", ("numeric", build.numeric(38, 0)), "-" + "9" * 38, Decimal("-" + "9" * 38), "-" + "9" * 38),
+    ("2-no-low-word", ("numeric", build.numeric(38, 0)), f"-{2**65}", Decimal(-(2**65)), f"-{2**65}"),
     ("2-negative-scale", ("numeric", build.numeric(3, -2)), "12300", "12300", "12300"),
     ("2-scale-beyond", ("numeric", build.numeric(3, 5)), "0.00012", "0.00012", "0.00012"),
     ("2-trailing-zeros", "numeric", "1.500", "1.500", "1.500"),

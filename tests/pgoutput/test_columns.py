@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from tests.pgoutput import build, read, values
 
 from tailrace.change import UNCHANGED, Column, Image, Relation, Type
 from tailrace.errors import DecodeError
+from tailrace.pgoutput import kernel
 from tailrace.pgoutput.columns import decode, decode_copy
 from tailrace.types import TYPE_METADATA
 
@@ -128,6 +130,14 @@ def test_errors_do_not_show_values() -> None:
             decode(build.relation(kind), payloads(build.insert((b"secret",))))
         assert "secret" not in repr(caught.value)
         assert caught.value.__suppress_context__
+
+
+def test_kernels_compile_where_nothing_can_be_cached() -> None:
+    """Numba finds no place for its cache beside a function that has no file, as in a read-only installation."""
+    namespace: dict[str, Any] = {}
+    exec("def twice(n): return n + n", namespace)
+    compiled = kernel.compiled(kernel.LONG(kernel.LONG))(namespace["twice"])
+    assert compiled(21) == 42
 
 
 def test_large_values_keep_their_bytes() -> None:

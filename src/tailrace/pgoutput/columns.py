@@ -65,7 +65,10 @@ def decode(relation: Relation, payloads: pa.Array) -> Decoded:
     )
     if bad >= 0:
         raise _malformed(relation, data[offsets[bad] : offsets[bad + 1]].tobytes())
-    return Decoded(_rows(relation, old_cells, old != 0), old == ord("K"), _rows(relation, new_cells, new != 0))
+    schema = types.schema(relation)
+    return Decoded(
+        _rows(relation, schema, old_cells, old != 0), old == ord("K"), _rows(relation, schema, new_cells, new != 0)
+    )
 
 
 def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Rows:
@@ -80,7 +83,7 @@ def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Rows:
         raise DecodeError(
             f"{relation.qualified_name}: row {bad} of COPY's data does not have {columns} well-formed columns"
         )
-    return _rows(relation, cells, np.ones(count, np.bool_))
+    return _rows(relation, types.schema(relation), cells, np.ones(count, np.bool_))
 
 
 def _buffers(payloads: pa.Array) -> tuple[kernel.Bytes, kernel.Longs]:
@@ -108,8 +111,7 @@ def _malformed(relation: Relation, payload: bytes) -> DecodeError:
     return DecodeError(f"{name}: the message does not have the relation's {len(relation.columns)} columns")
 
 
-def _rows(relation: Relation, cells: Cells, present: Mask) -> Rows:
-    schema = types.schema(relation)
+def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) -> Rows:
     count = len(present)
     if not present.any():
         arrays = [pa.nulls(count, field.type) for field in schema]
