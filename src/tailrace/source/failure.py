@@ -62,7 +62,7 @@ _RULES: Final = (
         "another capture runs, or the server has not noticed yet that the last one is gone (wal_sender_timeout)",
     ),
     _Rule(SourceRefused, "53400", r"all replication slots are in use", _CHECK),
-    _Rule(SourceError, "53300", r"too many clients|connection slots|connection limit|max_wal_senders", _WAIT),
+    _Rule(SourceError, "53300", r"too many (clients|connections)|connection slots|max_wal_senders", _WAIT),
     _Rule(SourceError, "53...", r"", _WAIT),
     _Rule(SourceError, "57P0[1235]", r"terminating connection|shutting down|starting up|recovery mode", _WAIT),
     _Rule(
