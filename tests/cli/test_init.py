@@ -1,0 +1,63 @@
+"""`tailrace init`, and the group around every command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tailrace.cli import main
+from tailrace.settings import load
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_init_writes_a_file_that_loads_and_never_overwrites_it(here: Path) -> None:
+    first = CliRunner().invoke(main, ["init"])
+    assert first.exit_code == 0, first.output
+    load(here / "tailrace.toml", {})
+    (here / "tailrace.toml").write_text("mine")
+    second = CliRunner().invoke(main, ["init"])
+    assert second.exit_code == 2
+    assert second.stderr == "error: tailrace.toml is there already\nhint: --force overwrites it\n"
+    assert (here / "tailrace.toml").read_text() == "mine"
+    assert CliRunner().invoke(main, ["init", "--force"]).exit_code == 0
+    load(here / "tailrace.toml", {})
+
+
+def test_init_writes_where_it_is_told(here: Path) -> None:
+    assert CliRunner().invoke(main, ["--config", "other.toml", "init"]).exit_code == 0
+    assert CliRunner().invoke(main, ["init"], env={"TAILRACE_CONFIG": "third.toml"}).exit_code == 0
+    assert sorted(p.name for p in here.iterdir()) == ["other.toml", "third.toml"]
+    assert CliRunner().invoke(main, ["--config", "no/such/place.toml", "init"]).exit_code == 2
+
+
+def test_settings_that_are_wrong_exit_with_2(here: Path) -> None:
+    (here / "tailrace.toml").write_text("[sorce]")
+    result = CliRunner().invoke(main, ["check"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "error: tailrace.toml: 2 settings are wrong\n  sorce is not a setting: did you mean"
+    )
+    assert "hint: " in result.stderr
+    assert CliRunner().invoke(main, ["--config", "absent.toml", "check"]).exit_code == 2
+
+
+def test_help_and_version_import_no_command(here: Path) -> None:
+    program = (
+        "import sys; from tailrace.cli import main\n"
+        "try: main([sys.argv[1]])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith(('tailrace.cli.', 'pyarrow', 'numba', 'psycopg', 'rich'))])"
+    )
+    for option in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", program, option], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert "tailrace" in done.stdout

@@ -1,0 +1,34 @@
+"""Every error survives pickling: errors cross process borders in Spark."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tailrace import errors
+from tailrace.errors import TailraceError
+
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, TailraceError)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_class_pickles_with_message_and_hint(kind: type[TailraceError]) -> None:
+    error = kind("the message", "the hint")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), again.message, again.hint, again.retry) == (
+        "the message",
+        "the message",
+        "the hint",
+        kind.retry,
+    )
+
+
+def test_a_retry_helps_where_nobody_has_to_act() -> None:
+    assert {c.__name__ for c in CLASSES if c.retry} == {"SourceError", "StoreError"}
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    documented = {line.split()[1] for line in (errors.__doc__ or "").splitlines() if line.strip()[:1] in ("├", "└")}
+    assert documented == {c.__name__ for c in CLASSES} - {"TailraceError"}
