@@ -112,14 +112,31 @@ class Batch:
     """RELATION and TYPE messages, each with the row it stands before."""
 
 
-def read(frames: Sequence[bytes | memoryview], transaction: Transaction, skip_below: int = 0) -> Batch:
-    """Rows of the log for these XLogData frames; `transaction` is brought up to date.
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """XLogData frames end to end: a fraction of the memory that a million small objects take."""
+
+    data: bytes
+    lengths: I64
+
+    @staticmethod
+    def of(frames: Sequence[bytes | memoryview]) -> Frames:
+        return Frames(b"".join(frames), np.fromiter(map(len, frames), dtype=np.int64, count=len(frames)))
+
+    @staticmethod
+    def concat(parts: Sequence[Frames]) -> Frames:
+        if len(parts) == 1:
+            return parts[0]
+        return Frames(b"".join(p.data for p in parts), np.concatenate([p.lengths for p in parts]))
+
+
+def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch:
+    """Rows of the log for these frames, of which there is at least one; `transaction` is brought up to date.
 
     Transactions that commit below `skip_below` are left out: the log has them.
     """
-    data = b"".join(frames)
+    data, lengths = frames.data, frames.lengths
     buffer = np.frombuffer(data, dtype=np.uint8)
-    lengths = np.fromiter(map(len, frames), dtype=np.int64, count=len(frames))
     ends = np.cumsum(lengths)
     starts = ends - lengths
     message = starts + HEADER
@@ -174,7 +191,7 @@ def read(frames: Sequence[bytes | memoryview], transaction: Transaction, skip_be
     descriptions = [(int(before[i]), data[int(message[i]) : int(ends[i])]) for i in described]
 
     offsets = np.concatenate([[0], ends]).astype(np.int32)
-    payload = pa.BinaryArray.from_buffers(pa.binary(), len(frames), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    payload = pa.BinaryArray.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     if not kept.all():
         payload = payload.filter(pa.array(kept))
         commit_lsn, ordinal, commit_ts, xid = commit_lsn[kept], ordinal[kept], commit_ts[kept], xid[kept]

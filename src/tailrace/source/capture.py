@@ -208,7 +208,7 @@ class Capture:
             if not sealer.is_full:
                 received = stream.receive()
                 if received.frames:
-                    sealer.offer(received.frames, received.size)
+                    sealer.offer(received.frames)
                 if received.keepalive:
                     self.received_lsn = received.keepalive.wal_end
                     self._idle(sealer, received.keepalive.wants_reply)

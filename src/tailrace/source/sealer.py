@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.change import Lsn, Position, Relation
@@ -19,7 +19,7 @@ from tailrace.errors import StoreError, TailraceError
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Batch, Rows, Transaction
+from tailrace.pgoutput.framing import Batch, Frames, Rows, Transaction
 from tailrace.retry import Backoff
 from tailrace.settings import Capture
 
@@ -32,6 +32,8 @@ Describe = Callable[[bytes], Relation | None]
 _IDLE_SECONDS = 10.0
 # On a stop, the store gets this long to take what is committed.
 _CLOSE_SECONDS = 15.0
+# Frames are read this many bytes at a time: cheap a row, and still in the processor's cache.
+_PORTION_BYTES = 1 << 20
 # Columns beside the payload, in memory.
 _ROW_BYTES = 49
 
@@ -71,9 +73,10 @@ class Sealer:
         self._wake = wake
         self._skip_below = writer.end_lsn
         self._transaction = Transaction()
-        self._inbox: deque[tuple[Sequence[memoryview], int]] = deque()
+        self._inbox: deque[Frames] = deque()
         self._inbox_bytes = 0
         self._batches: list[Batch] = []
+        self._pending_rows = 0
         self._pending_bytes = 0
         self._relations: dict[int, Relation] = {}
         self._defined: list[tuple[int, Relation]] = []
@@ -94,12 +97,12 @@ class Sealer:
     @property
     def is_full(self) -> bool:
         """More has been offered than memory should hold: let the server wait."""
-        return self._inbox_bytes > 2 * self._settings.segment_bytes
+        return self._inbox_bytes > self._settings.segment_bytes
 
-    def offer(self, frames: Sequence[memoryview], size: int) -> None:
+    def offer(self, frames: Frames) -> None:
         with self._changed:
-            self._inbox.append((frames, size))
-            self._inbox_bytes += size
+            self._inbox.append(frames)
+            self._inbox_bytes += len(frames.data)
             self._changed.notify()
 
     def idle(self, lsn: Lsn, *, urgent: bool) -> None:
@@ -162,31 +165,36 @@ class Sealer:
             return max(0.0, self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic())
         return _IDLE_SECONDS
 
-    def _take(self) -> list[Sequence[memoryview]]:
-        """As many offers as fill the segment. They stay apart: work on one fits the processor's cache."""
-        taken = []
+    def _take(self) -> list[Frames]:
+        """As many offers as fill the segment, in portions that are large enough to be cheap a row."""
+        portions: list[list[Frames]] = []
         room = self._settings.segment_bytes - self._pending_bytes
+        portion_bytes = _PORTION_BYTES
         while self._inbox and room > 0:
-            frames, size = self._inbox.popleft()
-            self._inbox_bytes -= size
-            room -= size
-            taken.append(frames)
-        if taken:
+            if portion_bytes >= _PORTION_BYTES:
+                portions.append([])
+                portion_bytes = 0
+            frames = self._inbox.popleft()
+            portions[-1].append(frames)
+            portion_bytes += len(frames.data)
+            room -= len(frames.data)
+            self._inbox_bytes -= len(frames.data)
+        if portions:
             self._wake()
-        return taken
+        return [Frames.concat(portion) for portion in portions]
 
-    def _read(self, frames: Sequence[memoryview]) -> None:
+    def _read(self, frames: Frames) -> None:
         batch = framing.read(frames, self._transaction, self._skip_below)
-        before = sum(len(b.rows) for b in self._batches)
         for row, description in batch.descriptions:
             relation = self._describe(description)
             if relation is not None:
-                self._defined.append((before + row, relation))
+                self._defined.append((self._pending_rows + row, relation))
         if len(batch.rows) or batch.end_lsn:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
         self._batches.append(batch)
+        self._pending_rows += len(batch.rows)
         self._pending_bytes += batch.rows.payload.nbytes + _ROW_BYTES * len(batch.rows)
 
     def _is_due(self, caught_up: bool, closing: bool) -> bool:
@@ -213,7 +221,7 @@ class Sealer:
             self._append(rows.slice(0, cut), committed, end_lsn)
         else:
             self._idle_lsn = max(self._idle_lsn, end_lsn)  # transactions in which nothing was ours
-        self._batches, self._pending_bytes = [], 0
+        self._batches, self._pending_rows, self._pending_bytes = [], 0, 0
         if cut < len(rows):
             self._add(Batch(rows.slice(cut, len(rows)), 0, 0))
         self._relations.update((r.oid, r) for row, r in self._defined if row <= cut)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -15,6 +14,7 @@ from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn
 from tailrace.errors import SourceError
+from tailrace.pgoutput.framing import Frames
 from tailrace.source.connection import classify
 
 _KEEPALIVE = ord("k")
@@ -32,8 +32,7 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    frames: Sequence[memoryview]
-    size: int
+    frames: Frames | None
     keepalive: Keepalive | None
     """The newest one; it came after all the frames."""
 
@@ -95,7 +94,7 @@ class ReplicationStream:
             raise classify(error) from error
         if frames or keepalive:
             self.received_at = time.monotonic()
-        return Received(frames, size, keepalive)
+        return Received(Frames.of(frames) if frames else None, keepalive)
 
     def send_status(self, written: Lsn, durable: Lsn, *, wants_reply: bool = False) -> None:
         now = int((time.time() - _EPOCH_SHIFT_S) * 1_000_000)
