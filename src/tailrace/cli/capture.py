@@ -1,0 +1,92 @@
+"""`tailrace capture`: the replication stream into the log, until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+import click
+
+from tailrace.change import Lsn
+from tailrace.cli import Invocation, reporting
+from tailrace.source.capture import Capture
+from tailrace.store import Store
+
+# Often enough to see that it lives, seldom enough for a log file.
+_PLAIN_SECONDS = 30.0
+
+
+class _Until(click.ParamType[Lsn | str]):
+    name = "LSN|current"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | str:  # noqa: ARG002
+        return "current" if value == "current" else Lsn.parse(str(value))
+
+
+@click.command("capture", short_help="Stream changes into the log.")
+@click.option(
+    "--until-lsn",
+    type=_Until(),
+    help="Stop once this is durable; `current` is where the source stands now.",
+)
+@click.option(
+    "--accept-gap",
+    is_flag=True,
+    help="Go on although the slot lost changes that the log does not have, and take new snapshots.",
+)
+@click.pass_obj
+def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: bool) -> None:
+    """Stream changes into the log; make slot and publication if they are missing.
+
+    SIGTERM and Ctrl-C seal what is committed, acknowledge it and exit with 0. What may pass (a restart of the server,
+    a cut network, a store that does not answer) is waited for. What may not is an error that says what to do.
+    """
+    settings = invocation.settings()
+    reporting.log_to_stderr()
+    store = Store.open(settings.store.url, settings.store.options)
+    capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap)
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        capture.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    finished = threading.Event()
+    reporter = threading.Thread(target=_report, args=(capture, finished), daemon=True)
+    reporter.start()
+    try:
+        capture.run()
+    finally:
+        finished.set()
+        reporter.join()
+    done = capture.progress
+    click.echo(
+        f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
+    )
+
+
+def _report(capture: Capture, finished: threading.Event) -> None:
+    """A line that is kept up to date on a terminal; elsewhere a line now and then."""
+    if sys.stderr.isatty():
+        with reporting.status_line() as update:
+            rate = reporting.Rate()
+            while not finished.wait(0.25):
+                update(describe(capture, rate.of(capture.progress.changes)))
+        return
+    rate = reporting.Rate()
+    while not finished.wait(_PLAIN_SECONDS):
+        logging.getLogger("tailrace.capture").info(describe(capture, rate.of(capture.progress.changes)))
+
+
+def describe(capture: Capture, rate: float) -> str:
+    state = "streaming" if capture.is_streaming else "not connected"
+    lag = max(capture.received_lsn - capture.durable_lsn, 0)
+    text = f"{state}: {capture.progress.changes:,} changes, {rate:,.0f}/s, durable to {capture.durable_lsn}"
+    text += f", {reporting.size(lag)} behind"
+    if (committed := capture.progress.last_committed_at_us) is not None:
+        text += f", last change {reporting.duration(time.time() - committed / 1e6)} ago"
+    return text
