@@ -1,0 +1,178 @@
+"""The oracle: PostgreSQL's own rows, and the rows that changes make when they are followed one by one.
+
+Rows are tuples of PostgreSQL's text (bytes, or None for NULL), tables are multisets of rows. `Replica` is strict: a
+change of a row that is not there, or a second row of the same key, fails at its position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tailrace.change import Change, Image, Operation, Relation, Unchanged
+from tailrace.source.connection import SESSION
+
+Row = tuple[bytes | None, ...]
+Rows = Counter[Row]
+Connection = psycopg.Connection[Any]
+
+_COLUMNS = """
+SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+ORDER BY attnum
+"""
+
+
+def rows(connection: Connection, schema: str, table: str, columns: Sequence[str] | None = None) -> Rows:
+    """What is in the table now, or in the connection's transaction; generated columns are left out."""
+    for name, setting in SESSION.items():
+        if name != "search_path":
+            connection.execute("SELECT set_config(%s, %s, false)", [name, setting])
+    qualified = sql.Identifier(schema, table)
+    if columns is None:
+        columns = [name for (name,) in connection.execute(_COLUMNS, [qualified.as_string(connection)])]
+    # Casts to text do not print what the type's output function prints (char, bool), so results are taken as they come.
+    select = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(map(sql.Identifier, columns)), qualified)
+    result = connection.execute(select).pgresult
+    assert result is not None
+    return Counter(
+        tuple([None if (v := result.get_value(r, c)) is None else bytes(v) for c in range(result.nfields)])
+        for r in range(result.ntuples)
+    )
+
+
+class Replica:
+    """Tables by oid, each as its newest relation describes it."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, _Table] = {}
+
+    def load(self, relation: Relation, rows: Iterable[Row]) -> None:
+        """The state to start from, a snapshot's for example; may be called again with more rows."""
+        table = self._table(relation)
+        for row in rows:
+            table.insert(row)
+
+    def apply(self, change: Change) -> None:
+        if change.relation is None:
+            return
+        try:
+            self._table(change.relation).apply(change)
+        except AssertionError as fault:
+            where = f"{change.position} {change.operation} {change.relation.qualified_name}"
+            raise AssertionError(f"{where}: {fault}") from None
+
+    def rows(self, schema: str, table: str) -> Rows:
+        """The newest table of that name; nothing when no change ever touched it."""
+        found = [t for t in self._tables.values() if (t.relation.schema, t.relation.name) == (schema, table)]
+        return found[-1].multiset() if found else Counter()
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        found = [t.relation for t in self._tables.values() if (t.relation.schema, t.relation.name) == (schema, table)]
+        return found[-1] if found else None
+
+    def _table(self, relation: Relation) -> _Table:
+        table = self._tables.setdefault(relation.oid, _Table(relation))
+        if table.relation is not relation and table.relation != relation:
+            table.become(relation)
+        return table
+
+
+def replay(changes: Iterable[Change], start: Mapping[Relation, Iterable[Row]] | None = None) -> Replica:
+    """Follow changes from an initial state (none: empty tables)."""
+    replica = Replica()
+    for relation, initial in (start or {}).items():
+        replica.load(relation, initial)
+    for change in changes:
+        replica.apply(change)
+    return replica
+
+
+class _Table:
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self._rows: dict[int, Row] = {}
+        self._by_identity: defaultdict[Row, list[int]] = defaultdict(list)
+        self._next = 0
+        self._identity = self._identity_of(relation)
+
+    def multiset(self) -> Rows:
+        return Counter(self._rows.values())
+
+    def become(self, relation: Relation) -> None:
+        """The shape changed: rows show what PostgreSQL shows for them now."""
+        old = self.relation.columns
+        by_number = {c.number: i for i, c in enumerate(old) if c.number is not None}
+        by_name = {c.name: i for i, c in enumerate(old)}
+        places = []
+        for column in relation.columns:
+            place = by_number.get(column.number) if column.number is not None else None
+            if place is None and (named := by_name.get(column.name)) is not None:
+                known = old[named].number is not None and column.number is not None
+                place = None if known else named
+            places.append((place, column.missing.encode() if column.missing is not None else None))
+        rows = [tuple([row[p] if p is not None else missing for p, missing in places]) for row in self._rows.values()]
+        self.__init__(relation)  # type: ignore[misc]
+        for row in rows:
+            self.insert(row)
+
+    def insert(self, row: Row) -> None:
+        identity = self._of(row)
+        if self._is_unique:
+            assert identity not in self._by_identity, "a row of this key is there already"
+        self._rows[self._next] = row
+        self._by_identity[identity].append(self._next)
+        self._next += 1
+
+    def apply(self, change: Change) -> None:
+        match change.operation:
+            case Operation.INSERT:
+                assert change.new is not None
+                self.insert(self._whole(change.new, None))
+            case Operation.UPDATE:
+                assert change.new is not None
+                removed = self._remove(change.old if change.old is not None else change.new)
+                self.insert(self._whole(change.new, removed))
+            case Operation.DELETE:
+                assert change.old is not None
+                self._remove(change.old)
+            case Operation.TRUNCATE:
+                self._rows.clear()
+                self._by_identity.clear()
+
+    def _remove(self, image: Image) -> Row:
+        identity = self._of(image)
+        found = self._by_identity.get(identity)
+        assert found, "no such row"
+        number = found.pop()
+        if not found:
+            del self._by_identity[identity]
+        return self._rows.pop(number)
+
+    @property
+    def _is_unique(self) -> bool:
+        return self.relation.identity in "di" and bool(self._identity)
+
+    @staticmethod
+    def _identity_of(relation: Relation) -> list[int]:
+        return [i for i, c in enumerate(relation.columns) if relation.identity == "f" or c.is_identity]
+
+    def _of(self, image: Image) -> Row:
+        identity = [image[i] for i in self._identity]
+        assert not any(isinstance(v, Unchanged) for v in identity), "the identity itself was not sent"
+        return tuple(identity)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _whole(image: Image, before: Row | None) -> Row:
+        """An unchanged value is the one that was there."""
+        row = []
+        for index, value in enumerate(image):
+            if isinstance(value, Unchanged):
+                assert before is not None, "a value said to be unchanged, where there was no row"
+                row.append(before[index])
+            else:
+                row.append(value)
+        return tuple(row)

@@ -1,0 +1,356 @@
+"""A random workload on a real PostgreSQL: seeded, so that the same seed does the same again.
+
+One thread drives several connections and chooses at random which goes on, so transactions interleave, and still in an
+order that the seed fixes. A connection touches only rows of its own lane (by a number in the key), so none ever waits
+for another; what needs the whole table waits until the others have ended their transactions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+from tests import values
+
+Connection = psycopg.Connection[Any]
+_KEYS = 40  # for each lane: few, so that keys are met again
+_WIDE = "body"
+
+
+@dataclass
+class Table:
+    """`lane` is the column whose value, modulo the number of lanes, says whose row it is."""
+
+    schema: str
+    name: str
+    columns: dict[str, str]
+    key: tuple[str, ...]
+    identity: str = "DEFAULT"
+    lane: str = "id"
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def qualified(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def escaped(self) -> sql.SQL:
+        """The name in a statement that has parameters."""
+        return _sql(self.qualified.as_string().replace("%", "%%"))
+
+    @property
+    def extra(self) -> list[str]:
+        """Columns that may be dropped or renamed."""
+        return [c for c in self.columns if c.startswith("c")]
+
+    def declaration(self) -> sql.Composed:
+        columns = [sql.SQL("{} {}").format(sql.Identifier(c), _sql(t)) for c, t in self.columns.items()]
+        if self.key:
+            columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, self.key))))
+        return sql.SQL("CREATE TABLE {} ({})").format(self.qualified, sql.SQL(", ").join(columns))
+
+
+def _sql(text: str) -> sql.SQL:
+    return sql.SQL(text)
+
+
+def _tables(rng: random.Random) -> list[Table]:
+    def extra(low: int, high: int) -> dict[str, str]:
+        count = rng.randint(low, high)
+        return {f"c{i}": rng.choice(list(values.TYPES)) for i in range(count)}
+
+    return [
+        Table("public", "simple", {"id": "int4", **extra(1, 4)}, ("id",)),
+        # The key's order is not the columns'.
+        Table("public", "pair", {"c0": "text", "id": "int8", "part": "text", **extra(1, 3)}, ("part", "id")),
+        Table("public", "labelled", {"label": "text", "id": "int4", **extra(1, 3)}, ("label",)),
+        Table("public", "bag", {"id": "int4", "c0": "text", "c1": "bool"}, (), "FULL"),
+        Table("public", "full_keyed", {"id": "int4", **extra(2, 4), _WIDE: "text"}, ("id",), "FULL"),
+        Table("public", "wide", {"id": "int4", _WIDE: "text", "c0": "int4", "body2": "text"}, ("id",)),
+        Table("public", "every_type", {"id": "int4", **{f"c{i}": t for i, t in enumerate(values.TYPES)}}, ("id",)),
+        Table('od"d.Schema', "Wëird /..% näme 🐘", {"id": "int4", "c 'q\"\\": "text", **extra(0, 2)}, ("id",)),
+    ]
+
+
+class Workload:
+    """`create`, then `run` a number of transactions, or `start` and `stop` a thread; `with` does the latter two.
+
+    `connect` gives an autocommitting connection. With `survive`, a lost connection is made again: for tests that crash
+    the server, where nothing can be replayed anyway. `rest_s` is slept after each transaction.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        seed: int = 0,
+        *,
+        lanes: int = 3,
+        ddl: bool = False,
+        survive: bool = False,
+        rest_s: float = 0.0,
+    ) -> None:
+        self.tables = _tables(random.Random(seed))
+        self.committed = 0
+        self._rng = random.Random(seed + 1)
+        self._connect = connect
+        self._count = lanes
+        self._ddl = ddl
+        self._survive = survive
+        self._rest_s = rest_s
+        self._lanes: list[_Lane] = []
+        self._names = itertools.count(1)
+        self._stop = threading.Event()
+        self._hold = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def create(self) -> list[Table]:
+        with self._connect() as connection:
+            connection.execute(values.DECLARATIONS)
+            for table in self.tables:
+                connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
+                connection.execute(table.declaration())
+                change = sql.SQL("ALTER TABLE {} REPLICA IDENTITY {}")
+                connection.execute(change.format(table.qualified, sql.SQL(table.identity)))
+                for column in table.columns:
+                    if column.startswith(_WIDE):
+                        apart = sql.SQL("ALTER TABLE {} ALTER {} SET STORAGE EXTERNAL")
+                        connection.execute(apart.format(table.qualified, sql.Identifier(column)))
+        return self.tables
+
+    def run(self, transactions: int) -> None:
+        """This many commits more, and nothing left open."""
+        end = self.committed + transactions
+        while self.committed < end:
+            self._step()
+        self._finish()
+
+    def start(self) -> Self:
+        self._thread = threading.Thread(target=self._go, name="workload", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ends what is open. Raises what went wrong in the thread."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+        self._thread = None
+        self._stop.clear()
+        for lane in self._lanes:
+            lane.connection.close()
+        self._lanes = []
+        if self._error:
+            raise self._error
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While this lasts, nothing is open and nothing happens: the moment to look at the rows."""
+        with self._hold:
+            self._finish()
+            yield
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _go(self) -> None:
+        try:
+            while not self._stop.is_set():
+                before = self.committed
+                with self._hold:
+                    self._step()
+                if self._rest_s and self.committed > before:
+                    time.sleep(self._rest_s)
+                else:
+                    time.sleep(0)  # whoever wants to pause us gets the lock
+            with self._hold:
+                self._finish()
+        except BaseException as error:
+            self._error = error
+
+    def _step(self) -> None:
+        try:
+            while len(self._lanes) < self._count:
+                self._lanes.append(_Lane(self, len(self._lanes), self._connect()))
+            lane = self._rng.choice(self._lanes)
+            if not lane.is_open and self._rng.random() < 0.02:
+                self._finish()
+                lane.begin()
+                self._exclusive(lane.connection)
+                while lane.is_open:  # the others would wait for its lock
+                    lane.step()
+            lane.step()
+        except psycopg.OperationalError:
+            if not self._survive:
+                raise
+            for lane in self._lanes:
+                lane.connection.close()
+            self._lanes = []
+            time.sleep(0.05)
+
+    def _finish(self) -> None:
+        for lane in self._lanes:
+            with suppress(*[psycopg.OperationalError] if self._survive else []):
+                lane.end()
+
+    def _exclusive(self, connection: Connection) -> None:
+        """TRUNCATE, or a table's shape changed: nobody else is inside a transaction."""
+        table = self._rng.choice(self.tables)
+        kind = self._rng.choice(["add", "drop", "rename"]) if self._ddl and self._rng.random() < 0.7 else "truncate"
+        target = table.qualified
+        if kind == "truncate":
+            others = [t for t in self.tables if t is not table and self._rng.random() < 0.2]
+            names = sql.SQL(", ").join(t.qualified for t in [table, *others])
+            options = self._rng.choice(["", " RESTART IDENTITY", " CASCADE"])
+            connection.execute(sql.SQL("TRUNCATE {}" + options).format(names))
+        elif kind == "add":
+            name, type_ = f"c_{next(self._names)}", self._rng.choice(list(values.TYPES))
+            default = values.value(self._rng, type_)
+            literal = sql.SQL("DEFAULT {}::" + type_).format(sql.Literal(default))
+            add = sql.SQL("ALTER TABLE {} ADD {} {} {}")
+            connection.execute(add.format(target, sql.Identifier(name), _sql(type_), literal))
+            table.columns[name] = type_
+        elif table.extra and kind == "drop":
+            name = self._rng.choice(table.extra)
+            connection.execute(sql.SQL("ALTER TABLE {} DROP {}").format(target, sql.Identifier(name)))
+            del table.columns[name]
+        elif table.extra:
+            old, new = self._rng.choice(table.extra), f"c_{next(self._names)}"
+            rename = sql.SQL("ALTER TABLE {} RENAME {} TO {}")
+            connection.execute(rename.format(target, sql.Identifier(old), sql.Identifier(new)))
+            table.columns = {new if c == old else c: t for c, t in table.columns.items()}
+
+
+class _Lane:
+    """One connection and the transaction it may be in."""
+
+    def __init__(self, workload: Workload, number: int, connection: Connection) -> None:
+        self.connection = connection
+        self.is_open = False
+        self._workload = workload
+        self._rng = workload._rng
+        self._number = number
+        self._savepoints = 0
+
+    def step(self) -> None:
+        if not self.is_open:
+            self.begin()
+        roll = self._rng.random()
+        if roll < 0.2:
+            self.end()
+        elif roll < 0.28:
+            self.connection.execute("SAVEPOINT s")
+            self._savepoints += 1
+        elif roll < 0.34 and self._savepoints:
+            # Rolled back or released, the savepoint of that name before it comes to light.
+            if self._rng.random() < 0.7:
+                self.connection.execute("ROLLBACK TO s")
+            self.connection.execute("RELEASE s")
+            self._savepoints -= 1
+        elif roll < 0.38:
+            content = self._rng.randbytes(self._rng.randint(0, 30))
+            arguments = (self._rng.random() < 0.5, values.text(self._rng, 8), content)
+            self.connection.execute("SELECT pg_logical_emit_message(%s, %s, %s::bytea)", arguments)
+        else:
+            table = self._rng.choice(self._workload.tables)
+            self._rng.choices([self._insert, self._update, self._update_key, self._delete], [4, 4, 1, 2])[0](table)
+
+    def begin(self) -> None:
+        self.connection.execute("BEGIN")
+        self.is_open = True
+        self._savepoints = 0
+
+    def end(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        # A table's shape is changed in the first statement; taking that back would leave our own idea of it wrong.
+        if self._rng.random() < 0.1 and not self._workload._ddl:
+            self.connection.execute("ROLLBACK")
+        else:
+            self.connection.execute("COMMIT")
+            self._workload.committed += 1
+
+    def _id(self, table: Table) -> int:
+        spread = 4 if not table.key else _KEYS
+        return self._rng.randrange(spread) * self._workload._count + self._number
+
+    def _values(self, table: Table, id: int) -> dict[str, Any]:
+        return {column: self._value(table, column, id) for column in table.columns}
+
+    def _value(self, table: Table, column: str, id: int) -> Any:
+        if column == table.lane:
+            return id
+        if column == "label":
+            return f'{id}: "ключ"\''
+        if column == "part":
+            return f"p{id % 3}"
+        if column.startswith(_WIDE):
+            return self._rng.choice([values.bulky(self._rng), values.bulky(self._rng), "", None])
+        if not table.key and column == "c0":
+            return self._rng.choice(["same", "other"])  # so that rows are identical
+        return values.value(self._rng, table.columns[column])
+
+    def _insert(self, table: Table) -> None:
+        rows = [self._values(table, self._id(table)) for _ in range(self._rng.choice([1, 1, 2, 5, 20]))]
+        one = sql.SQL("({})").format(sql.SQL(", ").join(self._parameter(table, c) for c in table.columns))
+        statement = sql.SQL("INSERT INTO {} ({}) VALUES {} ON CONFLICT DO NOTHING").format(
+            table.escaped,
+            sql.SQL(", ").join(map(sql.Identifier, table.columns)),
+            sql.SQL(", ").join([one] * len(rows)),
+        )
+        self.connection.execute(statement, [v for row in rows for v in row.values()])
+
+    def _parameter(self, table: Table, column: str) -> sql.SQL:
+        return _sql(f"%s::{table.columns[column]}")
+
+    def _update(self, table: Table) -> None:
+        id = self._id(table)
+        fixed = {table.lane, *table.key}
+        free = [c for c in table.columns if c not in fixed]
+        names = self._rng.sample(free, k=min(len(free), self._rng.randint(1, 3)))
+        if not names:
+            return
+        sets = [sql.SQL("{} = {}").format(sql.Identifier(c), self._parameter(table, c)) for c in names]
+        self._change(
+            table,
+            sql.SQL("UPDATE {} SET {}").format(table.escaped, sql.SQL(", ").join(sets)),
+            id,
+            [self._value(table, c, id) for c in names],
+        )
+
+    def _update_key(self, table: Table) -> None:
+        old, new = self._id(table), self._id(table)
+        names = list(dict.fromkeys([*table.key, table.lane]))
+        sets = [sql.SQL("{} = {}").format(sql.Identifier(c), self._parameter(table, c)) for c in names]
+        statement = sql.SQL("UPDATE {} SET {}").format(table.escaped, sql.SQL(", ").join(sets))
+        if table.key:
+            with_new = sql.SQL("SELECT FROM {} WHERE {} = {}")
+            row = self.connection.execute(
+                with_new.format(table.escaped, sql.Identifier(table.lane), new), []
+            ).fetchone()
+            if row is not None:
+                return
+        self._change(table, statement, old, [self._value(table, c, new) for c in names])
+
+    def _delete(self, table: Table) -> None:
+        self._change(table, sql.SQL("DELETE FROM {}").format(table.escaped), self._id(table), [])
+
+    def _change(self, table: Table, statement: sql.Composed, id: int, arguments: list[Any]) -> None:
+        """One row of those with this number: where rows are identical, exactly one of them."""
+        where = sql.SQL(" WHERE ctid = (SELECT ctid FROM {} WHERE {} = {} LIMIT 1)")
+        self.connection.execute(statement + where.format(table.escaped, sql.Identifier(table.lane), id), arguments)
