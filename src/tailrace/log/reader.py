@@ -186,13 +186,16 @@ class LogReader:
         ids = [s.id for s in self.list()]
         if not ids:
             return 1
+        if trim := Trim.load(self.store):
+            # Until they are all gone, some that retention removes may still be there, without the ones before them.
+            ids = ids[bisect_left(ids, trim.first_id) :] or ids[-1:]
+            if isinstance(start, Position) and start < trim.end:
+                raise GapError(
+                    f"changes from {start} to {trim.end} are no longer in the log: retention removed them",
+                    "start again from a snapshot, or from where the log begins now",
+                )
         if start is None:
             return ids[0]
-        if ids[0] > 1 and isinstance(start, Position) and (trim := Trim.load(self.store)) and start < trim.end:
-            raise GapError(
-                f"changes from {start} to {trim.end} are no longer in the log: retention removed them",
-                "start again from a snapshot, or from where the log begins now",
-            )
         if isinstance(start, datetime):
             wanted = int(start.timestamp() * 1_000_000)
             return next((i for i in ids if (self._known(i).last_committed_at_us or 0) >= wanted), ids[-1])

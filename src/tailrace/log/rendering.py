@@ -43,8 +43,8 @@ def to_line(change: Change) -> str:
     else:
         parts.append(change.relation.qualified_name)
     columns = change.new_columns or change.old_columns
-    if change.new is not None and change.old is not None:
-        parts += [_pairs(change.key_columns or change.old_columns), "→"]
+    if change.key_columns and change.new_columns and any(pair not in change.new_columns for pair in change.key_columns):
+        parts += [_pairs(change.key_columns), "→"]
     if columns is not None:
         parts.append(_pairs(columns))
     parts += [f"{name}=(unchanged)" for name in change.unchanged]

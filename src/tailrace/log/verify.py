@@ -1,0 +1,212 @@
+"""Verifies a log: every object, every segment in it, and how they follow on each other. All faults, not the first.
+
+What one segment must say of its own rows is in `consistency`; here is the chain through all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.errors import CorruptError, DecodeError
+from tailrace.log import segment, trim
+from tailrace.log.consistency import Row, Shape, faults_between, faults_within
+from tailrace.log.segment import Content, Header
+from tailrace.log.trim import Trim
+from tailrace.store import ObjectInfo, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    object: str
+    """The key of the object it was found in, or which ought to be there."""
+    segment: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        where = f"{self.object}: " if self.segment is None else f"{self.object}: segment {self.segment}: "
+        return where + self.problem
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been looked at so far."""
+
+    objects: int = 0
+    objects_in_all: int = 0
+    bytes: int = 0
+    segments: int = 0
+    rows: int = 0
+    accepted_gaps: int = 0
+    """Segments that say themselves that changes before them were lost: known to the operator, and no fault."""
+    link: str = segment.NO_PREVIOUS
+    """Of the last segment: whoever notes it down can later tell whether the log up to there was rewritten."""
+
+
+def verify(
+    store: Store, tally: Tally | None = None, progress: Callable[[Tally], None] = lambda _: None
+) -> Iterator[Finding]:
+    """Everything that is wrong with the log; `tally` is kept up to date and `progress` called after each object."""
+    tally = tally if tally is not None else Tally()
+    objects: list[tuple[int, int, ObjectInfo]] = []
+    for info in store.list(segment.PREFIX):
+        span = segment.ids(info.key)
+        if span is not None and 1 <= span[0] <= span[1]:
+            objects.append((*span, info))
+        elif info.key != trim.KEY:
+            yield Finding(info.key, None, "not a segment, and nothing Tailrace writes here")
+    record = None
+    try:
+        record = Trim.load(store)
+    except CorruptError as error:
+        yield Finding(trim.KEY, None, _without(error, trim.KEY))
+    # A merged object before the segments in it that a crash left over: those are then compared with it.
+    objects.sort(key=lambda o: (o[0], -o[1]))
+    tally.objects_in_all = len(objects)
+    chain = _Chain(record)
+    for first, last, info in objects:
+        data = store.get(info.key)
+        if data is None:
+            # Merged or trimmed since the listing; if it was neither, the chain has a hole that is found below.
+            chain.gone.append((first, last))
+            continue
+        try:
+            contents = segment.unpack(data, info.key)
+        except CorruptError as error:
+            yield Finding(info.key, first if first == last else None, _without(error, info.key))
+            chain.unreadable.append((first, last))
+        else:
+            yield from _names(info.key, first, last, contents)
+            for content in contents:
+                for problem in chain.add(content, info.key):
+                    yield Finding(info.key, content.header.id, problem)
+                tally.segments += 1
+                tally.rows += content.header.rows
+                tally.accepted_gaps += content.header.gap_from is not None
+                tally.link = content.header.link
+            yield from chain.missing
+            chain.missing.clear()
+        tally.objects += 1
+        tally.bytes += len(data)
+        progress(tally)
+
+
+def _without(error: CorruptError, key: str) -> str:
+    return str(error).removeprefix(f"{key}: ")
+
+
+def _names(key: str, first: int, last: int, contents: Sequence[Content]) -> Iterator[Finding]:
+    held = [content.header.id for content in contents]
+    if held != list(range(first, last + 1)):
+        yield Finding(key, None, f"its name says segments {first} to {last}, but it holds {_ranges(held)}")
+
+
+def _ranges(ids: Sequence[int]) -> str:
+    return f"{ids[0]} to {ids[-1]}" if ids and list(ids) == list(range(ids[0], ids[-1] + 1)) else f"{list(ids)[:10]}"
+
+
+@dataclass(slots=True)
+class _Chain:
+    """What is known of the log up to the segment looked at last."""
+
+    trim: Trim | None
+    last: Header | None = None
+    committed: Row | None = None
+    """The last row of the last complete transaction; None when it is not known."""
+    tail: Row | None = None
+    """The last row of the transaction left open, if one is."""
+    gone: list[tuple[int, int]] = field(default_factory=list)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    missing: list[Finding] = field(default_factory=list)
+    links: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """id → link and object, of segments that a later object might hold too."""
+
+    def add(self, content: Content, key: str) -> Iterator[str]:
+        header = content.header
+        if self.last is not None and header.id <= self.last.id:
+            yield from self._compared(header)
+            return
+        shape = None
+        try:
+            shape = Shape(content.rows)
+            yield from faults_within(content, shape)
+        except DecodeError as error:
+            yield f"its payloads cannot be read: {error}"
+        if self.last is None:
+            yield from self._begin(content)
+        elif header.id == self.last.id + 1:
+            yield from self._continue(content, shape, self.last)
+        else:
+            self._miss(self.last.id + 1, header.id - 1)
+            self.committed = self.tail = None
+        self._remember(content, shape, key)
+
+    def _compared(self, header: Header) -> Iterator[str]:
+        link, key = self.links.get(header.id, (header.link, ""))
+        if link != header.link:
+            yield f"differs from the same segment in {key}"
+
+    def _begin(self, content: Content) -> Iterator[str]:
+        header = content.header
+        first_id, previous = (self.trim.first_id, self.trim.previous) if self.trim else (1, segment.NO_PREVIOUS)
+        if header.id < first_id:
+            return  # trimming goes on, or was interrupted
+        self._miss(first_id, header.id - 1)
+        if header.id == first_id and header.previous != previous:
+            yield "does not continue what was trimmed" if self.trim else "names one before it, though it is the first"
+        if header.id == first_id and header.rows and content.rows.ordinal[0] != 0:
+            yield "the log begins inside a transaction"
+
+    def _continue(self, content: Content, shape: Shape | None, before: Header) -> Iterator[str]:
+        header = content.header
+        if header.previous != before.link:
+            yield f"its chain is broken: `previous` is not the digest of segment {before.id}'s header"
+        if self.trim and header.id == self.trim.first_id and header.previous != self.trim.previous:
+            yield "does not continue what was trimmed"
+        if header.end_lsn < before.end_lsn:
+            yield f"end_lsn {header.end_lsn} is below the {before.end_lsn} of segment {before.id}"
+        if header.gap_from is not None and header.gap_from != before.end_lsn:
+            yield f"says that changes are lost from {header.gap_from} on, but the log went to {before.end_lsn}"
+        same = (before.source.system_id, before.source.database) == (header.source.system_id, header.source.database)
+        if not same and header.gap_from is None:
+            yield f"comes from another source than segment {before.id}"
+        if header.voids_tail and before.ends_at_commit:
+            yield f"voids the end of segment {before.id}, which ends at a commit"
+        last = self.tail if not (before.ends_at_commit or header.voids_tail) else self.committed
+        if last is not None and shape is not None:
+            yield from faults_between(last, content, shape, before.end_lsn)
+
+    def _remember(self, content: Content, shape: Shape | None, key: str) -> None:
+        header = content.header
+        if header.voids_tail:
+            self.tail = None
+        if shape is None or not 0 <= header.committed_rows <= header.rows:
+            self.committed = self.tail = None
+        else:
+            if header.committed_rows:
+                self.committed, self.tail = shape.row(header.committed_rows - 1), None
+            if not header.ends_at_commit:
+                self.tail = shape.row(header.rows - 1)
+        self.last = header
+        self.links[header.id] = header.link, key
+        # Objects come by first id, so duplicates reach back no further than one object's ids.
+        if len(self.links) > 100_000:
+            self.links = {id: known for id, known in self.links.items() if id > header.id - 50_000}
+
+    def _miss(self, first: int, last: int) -> None:
+        """Report the ids that no object, readable or not, is named for."""
+        first = max(first, self.trim.first_id if self.trim else 1)
+        for low, high in sorted(self.unreadable):
+            if low > first:
+                self._report(first, min(low - 1, last))
+            first = max(first, high + 1)
+        self._report(first, last)
+
+    def _report(self, first: int, last: int) -> None:
+        if first > last:
+            return
+        key = segment.key(first)
+        wanted = f"segments {first} to {last} are missing" if last > first else "is missing"
+        gone = any(low <= last and first <= high for low, high in self.gone)
+        extra = " (it was there when this began: verify again)" if gone else ""
+        self.missing.append(Finding(key, first if first == last else None, wanted + extra))
