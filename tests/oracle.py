@@ -7,13 +7,13 @@ change of a row that is not there, or a second row of the same key, fails at its
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from tailrace.change import Change, Image, Operation, Relation, Unchanged
+from tailrace.change import Change, Column, Image, Operation, Relation, Unchanged
 from tailrace.source.connection import SESSION
 
 Row = tuple[bytes | None, ...]
@@ -104,16 +104,7 @@ class _Table:
 
     def become(self, relation: Relation) -> None:
         """The shape changed: rows show what PostgreSQL shows for them now."""
-        old = self.relation.columns
-        by_number = {c.number: i for i, c in enumerate(old) if c.number is not None}
-        by_name = {c.name: i for i, c in enumerate(old)}
-        places = []
-        for column in relation.columns:
-            place = by_number.get(column.number) if column.number is not None else None
-            if place is None and (named := by_name.get(column.name)) is not None:
-                known = old[named].number is not None and column.number is not None
-                place = None if known else named
-            places.append((place, column.missing.encode() if column.missing is not None else None))
+        places = _places(self.relation, relation)
         rows = [tuple([row[p] if p is not None else missing for p, missing in places]) for row in self._rows.values()]
         self.__init__(relation)  # type: ignore[misc]
         for row in rows:
@@ -176,3 +167,28 @@ class _Table:
             else:
                 row.append(value)
         return tuple(row)
+
+
+def _places(old: Relation, new: Relation) -> list[tuple[int | None, bytes | None]]:
+    """For each new column, the old one that it is, if any, and what rows without it show.
+
+    Numbers tell best. A column renamed or dropped since has none (the catalogue no longer knew it); then the name does,
+    and what is left over on both sides was renamed.
+    """
+    left = dict(enumerate(old.columns))
+    found: dict[int, int] = {}
+    rules: list[Callable[[Column, Column], bool]] = [
+        lambda a, b: a.number is not None and a.number == b.number,
+        lambda a, b: a.name == b.name and (a.number is None or b.number is None),
+        lambda a, b: a.type.oid == b.type.oid and (a.number is None or b.number is None),
+    ]
+    for is_same in rules:
+        for index, column in enumerate(new.columns):
+            if index not in found:
+                match = next((i for i, c in left.items() if is_same(c, column)), None)
+                if match is not None:
+                    found[index] = match
+                    del left[match]
+        if len(new.columns) != len(old.columns) and len(found) == min(len(new.columns), len(old.columns)):
+            break
+    return [(found.get(i), c.missing.encode() if c.missing is not None else None) for i, c in enumerate(new.columns)]

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,7 +36,6 @@ class Table:
     key: tuple[str, ...]
     identity: str = "DEFAULT"
     lane: str = "id"
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def qualified(self) -> sql.Identifier:
@@ -190,7 +189,7 @@ class Workload:
             if not lane.is_open and self._rng.random() < 0.02:
                 self._finish()
                 lane.begin()
-                self._exclusive(lane.connection)
+                self._exclusive(lane)
                 while lane.is_open:  # the others would wait for its lock
                     lane.step()
             lane.step()
@@ -207,9 +206,11 @@ class Workload:
             with suppress(*[psycopg.OperationalError] if self._survive else []):
                 lane.end()
 
-    def _exclusive(self, connection: Connection) -> None:
+    def _exclusive(self, lane: _Lane) -> None:
         """TRUNCATE, or a table's shape changed: nobody else is inside a transaction."""
+        connection = lane.connection
         table = self._rng.choice(self.tables)
+        type_ = self._rng.choice(list(values.TYPES))
         kind = self._rng.choice(["add", "drop", "rename"]) if self._ddl and self._rng.random() < 0.7 else "truncate"
         target = table.qualified
         if kind == "truncate":
@@ -218,8 +219,10 @@ class Workload:
             options = self._rng.choice(["", " RESTART IDENTITY", " CASCADE"])
             connection.execute(sql.SQL("TRUNCATE {}" + options).format(names))
         elif kind == "add":
-            name, type_ = f"c_{next(self._names)}", self._rng.choice(list(values.TYPES))
-            default = values.value(self._rng, type_)
+            # One with a default is never renamed: what it shows for older rows is known only to a catalogue that still
+            # knows it by this name.
+            default = values.value(self._rng, type_) if self._rng.random() < 0.5 else None
+            name = f"{'d' if default is not None else 'c'}_{next(self._names)}"
             literal = sql.SQL("DEFAULT {}::" + type_).format(sql.Literal(default))
             add = sql.SQL("ALTER TABLE {} ADD {} {} {}")
             connection.execute(add.format(target, sql.Identifier(name), _sql(type_), literal))
@@ -233,6 +236,8 @@ class Workload:
             rename = sql.SQL("ALTER TABLE {} RENAME {} TO {}")
             connection.execute(rename.format(target, sql.Identifier(old), sql.Identifier(new)))
             table.columns = {new if c == old else c: t for c, t in table.columns.items()}
+        if kind != "truncate":
+            lane.replace(table)  # so that pgoutput describes each shape, not only the last of several
 
 
 class _Lane:
@@ -267,7 +272,7 @@ class _Lane:
             self.connection.execute("SELECT pg_logical_emit_message(%s, %s, %s::bytea)", arguments)
         else:
             table = self._rng.choice(self._workload.tables)
-            self._rng.choices([self._insert, self._update, self._update_key, self._delete], [4, 4, 1, 2])[0](table)
+            self._rng.choices(_ACTIONS, [4, 4, 1, 2])[0](self, table)
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")
@@ -305,8 +310,16 @@ class _Lane:
             return self._rng.choice(["same", "other"])  # so that rows are identical
         return values.value(self._rng, table.columns[column])
 
-    def _insert(self, table: Table) -> None:
-        rows = [self._values(table, self._id(table)) for _ in range(self._rng.choice([1, 1, 2, 5, 20]))]
+    def replace(self, table: Table) -> None:
+        """A row is inserted, whatever was there."""
+        id = self._id(table)
+        where = sql.SQL("DELETE FROM {} WHERE {} = {}").format(table.escaped, sql.Identifier(table.lane), id)
+        self.connection.execute(where, [])
+        self._insert(table, [id])
+
+    def _insert(self, table: Table, ids: list[int] | None = None) -> None:
+        ids = ids or [self._id(table) for _ in range(self._rng.choice([1, 1, 2, 5, 20]))]
+        rows = [self._values(table, id) for id in ids]
         one = sql.SQL("({})").format(sql.SQL(", ").join(self._parameter(table, c) for c in table.columns))
         statement = sql.SQL("INSERT INTO {} ({}) VALUES {} ON CONFLICT DO NOTHING").format(
             table.escaped,
@@ -354,3 +367,6 @@ class _Lane:
         """One row of those with this number: where rows are identical, exactly one of them."""
         where = sql.SQL(" WHERE ctid = (SELECT ctid FROM {} WHERE {} = {} LIMIT 1)")
         self.connection.execute(statement + where.format(table.escaped, sql.Identifier(table.lane), id), arguments)
+
+
+_ACTIONS: list[Callable[[_Lane, Table], None]] = [_Lane._insert, _Lane._update, _Lane._update_key, _Lane._delete]
