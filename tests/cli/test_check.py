@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, running
 
 from tailrace.cli import main
-from tailrace.embedded.postgres import Postgres
 
 
 def test_check_exits_with_0_when_capture_can_run(any_database: Database) -> None:
@@ -42,7 +41,7 @@ def test_check_of_a_server_that_is_not_there() -> None:
 
 
 def test_a_planted_password_is_nowhere_in_what_is_written(tmp_path: Path) -> None:
-    with Postgres(18, fsync=False, auth="scram-sha-256", password="pl4nted-right") as server:
+    with running(18, auth="scram-sha-256", password="pl4nted-right") as server:
         for password, code in (("pl4nted-right", 1), ("pl4nted-wrong", 1)):
             config = tmp_path / "tailrace.toml"
             config.write_text(f'[source]\nurl = "postgresql://postgres:{password}@127.0.0.1:{server.port}/postgres"\n')

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.postgres import Database, drop_database, make_database, running
 
 from tailrace.embedded.postgres import Postgres
 from tailrace.settings import Source
@@ -63,7 +63,7 @@ def subject(any_database: Database) -> Subject:
 @pytest.fixture(scope="module", params=[18, 16])
 def own_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """One whose settings a test may change."""
-    with Postgres(request.param, fsync=False) as server:
+    with running(request.param) as server:
         yield server
 
 

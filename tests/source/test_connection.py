@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import pq
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, running
 from tests.fixtures.tls import Tls, TlsProxy
 
 from tailrace.embedded.postgres import Postgres
@@ -25,7 +25,7 @@ PASSWORD = "pläntéd-'s3cret\\ "
 @pytest.fixture(scope="module", params=["scram-sha-256", "md5"])
 def guarded(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """A server that asks for a password."""
-    with Postgres(18, fsync=False, auth=request.param, password=PASSWORD) as server:
+    with running(18, auth=request.param, password=PASSWORD) as server:
         yield server
 
 
@@ -173,7 +173,7 @@ def test_tls_is_refused_where_it_proves_nothing(
 
 
 def test_a_server_that_is_away_is_worth_a_retry(open_source: Callable[[Source], None]) -> None:
-    with Postgres(18, fsync=False) as server:
+    with running() as server:
         source = Source(url=server.url)
         with connect(source) as connection:
             server.stop("fast")
@@ -239,7 +239,7 @@ def test_a_role_without_rights_is_sent_to_check(database: Database) -> None:
 
 @pytest.mark.parametrize("version", [18, 16])
 def test_a_slot_that_lost_its_wal_is_told_apart(version: int) -> None:
-    with Postgres(version, fsync=False, max_slot_wal_keep_size="1MB", min_wal_size="32MB", wal_keep_size=0) as server:
+    with running(version, max_slot_wal_keep_size="1MB", min_wal_size="32MB", wal_keep_size=0) as server:
         with server.connect() as connection:
             connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
             connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
