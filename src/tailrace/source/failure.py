@@ -120,8 +120,14 @@ _RULES: Final = (
     _Rule(
         SourceRefused,
         "",
-        r"server does not support GSS|channel binding|unrecognized configuration parameter|invalid sslmode",
+        r"server does not support GSS|channel binding|invalid sslmode",
         "correct source.url",
+    ),
+    _Rule(
+        SourceRefused,
+        "",
+        r"unrecognized configuration parameter|unsupported startup parameter",
+        "connect to PostgreSQL 14 or newer itself, not through a connection pooler",
     ),
     _Rule(
         SourceError,

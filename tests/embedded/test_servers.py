@@ -1,0 +1,106 @@
+"""The embedded servers: real, quick, crashed on request, and gone when we are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import obstore
+import psycopg
+import pytest
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import S3Store
+from tests.fixtures.postgres import running
+
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.embedded.s3 import S3Server
+from tailrace.errors import ConfigError
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_what_was_committed_survives_a_kill(version: int) -> None:
+    with running(version) as server:
+        with server.connect() as connection:
+            assert connection.info.server_version // 10000 == version
+            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+            connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+            server.kill9()
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        assert not server.is_running
+        server.start()
+        with server.connect() as connection:
+            assert connection.execute("SELECT a FROM t").fetchone() == (1,)
+        server.conf(work_mem="7MB")
+        with server.connect() as connection:
+            assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
+        for name in ("pg_recvlogical", "pgbench", "pg_basebackup"):
+            assert server.bin(name).exists()
+
+
+def test_encodings(postgres: Postgres) -> None:
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        with psycopg.connect(postgres.create_database(f"in {encoding}", encoding)) as connection:
+            row = connection.execute("SELECT current_setting('server_encoding')::text COLLATE \"C\"").fetchone()
+            assert row in ((encoding,), (encoding.encode(),))
+        with postgres.connect() as connection:
+            connection.execute(f'DROP DATABASE "in {encoding}"'.encode())
+
+
+@pytest.mark.parametrize("last_words", ["os.kill(os.getpid(), 9)", "sys.exit(3)"])
+def test_no_server_outlives_its_process(last_words: str) -> None:
+    program = (
+        "import os, sys\n"
+        "from tailrace.embedded.postgres import Postgres\n"
+        "server = Postgres(fsync=False).start()\n"
+        "print(server.pid, server.directory, flush=True)\n" + last_words
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode in (-signal.SIGKILL, 3), done.stderr
+    pid, directory = done.stdout.split()
+
+    def is_gone() -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return not os.path.exists(f"/proc/{pid}")
+        return state == "Z"
+
+    assert wait_until(is_gone, 30)
+    if done.returncode == 3:
+        assert not Path(directory).exists()
+    else:
+        subprocess.run(["rm", "-r", directory], check=True)
+
+
+def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError) as caught:
+        Postgres()
+    assert "tailrace[embedded]" in caught.value.hint
+    with pytest.raises(ConfigError, match="no embedded PostgreSQL 12"):
+        Postgres(12)
+
+
+def test_s3_creates_only_what_is_absent(s3_server: S3Server) -> None:
+    store = S3Store.from_url(
+        s3_server.url_of("embedded"),
+        config=s3_server.options,  # type: ignore[arg-type]
+        client_options={"allow_http": True},
+    )
+    obstore.put(store, "key", b"first", mode="create")
+    with pytest.raises(AlreadyExistsError):
+        obstore.put(store, "key", b"second", mode="create")
+    assert bytes(obstore.get(store, "key").bytes()) == b"first"
+    wrong = S3Store.from_url(
+        s3_server.url_of("embedded"),
+        config=s3_server.options | {"secret_access_key": "wrong"},  # type: ignore[arg-type]
+        client_options={"allow_http": True},
+    )
+    with pytest.raises(obstore.exceptions.BaseError):
+        obstore.get(wrong, "key")
