@@ -8,17 +8,18 @@ and the next run puts right. The newest segment is never touched: capture contin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from tailrace.errors import CorruptError
 from tailrace.log import segment
+from tailrace.log.listing import LogObject, covered, listed
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Content
 from tailrace.log.trim import Trim
 from tailrace.pgoutput.framing import Rows
-from tailrace.store import ObjectInfo, Store
+from tailrace.store import Store
 
 MIB = 1024 * 1024
 # Old enough that followers have read it under its own name, and that no capture which lost the slot still tries to.
@@ -30,19 +31,10 @@ MOST_SEGMENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LogObject:
-    first: int
-    last: int
-    info: ObjectInfo
-    payload_bytes: int | None = None
+class Candidate:
+    object: LogObject
+    payload_bytes: int | None
     """None where it is not to be merged."""
-
-    @property
-    def segments(self) -> int:
-        return self.last - self.first + 1
-
-    def covers(self, other: LogObject) -> bool:
-        return self.first <= other.first and other.last <= self.last and self.segments > other.segments
 
 
 @dataclass(slots=True)
@@ -67,18 +59,17 @@ def compact(
     result = Result()
     trim = Trim.load(store)
     objects = [o for o in listed(store) if trim is None or o.first >= trim.first_id]
-    leftovers = dict(covered(objects))
-    for left_over, by in leftovers.items():
+    left_over = covered(objects)
+    for o, by in left_over.items():
         if stop():
             return result
-        data = store.get(left_over.info.key)
+        data = store.get(o.key)
         if data is not None:
-            held = segment.unpack(data, left_over.info.key)
-            _delete_replaced(store, by.info.key, {left_over.info.key: _links(held)})
+            _delete_replaced(store, by.key, {o.key: _links(segment.unpack(data, o.key))})
             result.left_over += 1
         progress(result)
-    remaining = _sized(store, [o for o in objects if o not in leftovers], now or datetime.now(UTC), older_than)
-    for run in plan(remaining, target_bytes):
+    remaining = [o for o in objects if o not in left_over]
+    for run in plan(_candidates(store, remaining, now or datetime.now(UTC), older_than), target_bytes):
         if stop():
             return result
         if merge(store, run):
@@ -88,66 +79,51 @@ def compact(
     return result
 
 
-def listed(store: Store) -> list[LogObject]:
-    """The log's objects by first id, larger ones first."""
-    spans = ((segment.ids(info.key), info) for info in store.list(segment.PREFIX))
-    return sorted((LogObject(*span, info) for span, info in spans if span), key=lambda o: (o.first, -o.last))
-
-
-def covered(objects: Sequence[LogObject]) -> list[tuple[LogObject, LogObject]]:
-    """Objects all of whose segments are in another one, each with the largest such."""
-    found: list[tuple[LogObject, LogObject]] = []
-    widest: LogObject | None = None
-    for o in objects:
-        if widest is not None and widest.covers(o):
-            found.append((o, widest))
-        if widest is None or o.last > widest.last:
-            widest = o
-    return found
-
-
-def plan(objects: Sequence[LogObject], target_bytes: int) -> list[list[LogObject]]:
-    """Which neighbours to merge, each list into one object. Those without a known size are left alone."""
-    runs: list[list[LogObject]] = [[]]
-    for o in objects:
-        if o.payload_bytes is None or o.payload_bytes >= target_bytes // 2:
+def plan(candidates: Sequence[Candidate], target_bytes: int) -> list[list[LogObject]]:
+    """Which neighbours to merge, each list into one object."""
+    runs: list[list[Candidate]] = [[]]
+    for candidate in candidates:
+        if candidate.payload_bytes is None or candidate.payload_bytes >= target_bytes // 2:
             runs.append([])
             continue
         run = runs[-1]
-        if run and (o.first > run[-1].last + 1 or not _fits([*run, o], target_bytes)):
+        is_next = not run or candidate.object.first <= run[-1].object.last + 1
+        if not is_next or not _fits([*run, candidate], target_bytes):
             run = []
             runs.append(run)
-        run.append(o)
-    return [worth for run in runs if len(worth := _worthwhile(run)) > 1]
+        run.append(candidate)
+    worth = (_worthwhile(run) for run in runs)
+    return [[candidate.object for candidate in run] for run in worth if len(run) > 1]
 
 
-def _fits(run: Sequence[LogObject], target_bytes: int) -> bool:
-    return sum(o.payload_bytes or 0 for o in run) <= target_bytes and sum(o.segments for o in run) <= MOST_SEGMENTS
+def _fits(run: Sequence[Candidate], target_bytes: int) -> bool:
+    total = sum(candidate.payload_bytes or 0 for candidate in run)
+    return total <= target_bytes and sum(candidate.object.segments for candidate in run) <= MOST_SEGMENTS
 
 
-def _worthwhile(run: list[LogObject]) -> list[LogObject]:
+def _worthwhile(run: list[Candidate]) -> list[Candidate]:
     """Without the first ones that outweigh all after them.
 
     Rewriting those with each few that arrive would cost more than it saves; this way a byte is rewritten a number of
     times that grows with the logarithm of the target only.
     """
-    weights = [o.info.size + (o.payload_bytes or 0) for o in run]
+    weights = [candidate.object.info.size + (candidate.payload_bytes or 0) for candidate in run]
     while len(run) > 1 and weights[0] > sum(weights[1:]):
         run, weights = run[1:], weights[1:]
     return run
 
 
-def _sized(store: Store, objects: Sequence[LogObject], now: datetime, older_than: timedelta) -> list[LogObject]:
-    """With the payload's size of those that may be merged: the old ones, but for the newest, that are not full."""
+def _candidates(store: Store, objects: Sequence[LogObject], now: datetime, older_than: timedelta) -> list[Candidate]:
+    """What may be merged: the old ones, but for the newest segment, that do not hold many already."""
     reader = LogReader(store)
     newest = max((o.last for o in objects), default=0)
-    sized = []
+    found = []
     for o in objects:
         may_merge = o.last < newest and now - o.info.modified_at >= older_than and o.segments < MOST_SEGMENTS // 2
         headers = [reader.get(id).metadata() for id in range(o.first, o.last + 1)] if may_merge else [None]
         total = None if None in headers else sum(h.payload_bytes for h in headers if h is not None)
-        sized.append(replace(o, payload_bytes=total))
-    return sized
+        found.append(Candidate(o, total))
+    return found
 
 
 def merge(store: Store, run: Sequence[LogObject]) -> bool:
@@ -155,11 +131,11 @@ def merge(store: Store, run: Sequence[LogObject]) -> bool:
     contents: dict[int, Content] = {}
     originals: dict[str, dict[int, str]] = {}
     for o in run:
-        data = store.get(o.info.key)
+        data = store.get(o.key)
         if data is None:
             return False
-        held = _sound(segment.unpack(data, o.info.key), o.info.key)
-        originals[o.info.key] = _links(held)
+        held = _sound(segment.unpack(data, o.key), o.key)
+        originals[o.key] = _links(held)
         contents.update((c.header.id, c) for c in held)
     headers = [contents[id].header for id in sorted(contents)]
     for before, after in pairwise(headers):

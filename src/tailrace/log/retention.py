@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError, TailraceError
-from tailrace.log.compaction import LogObject, covered, listed
 from tailrace.log.consistency import Shape
+from tailrace.log.listing import LogObject, covered, listed
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header
 from tailrace.log.trim import Trim
@@ -65,7 +65,7 @@ def retain(
     reader = LogReader(store)
     trim = Trim.load(store)
     objects = listed(store)
-    left_over = {o for o, _ in covered(objects)}
+    left_over = covered(objects)
     kept = [o for o in objects if o not in left_over and (trim is None or o.last >= trim.first_id)]
     made = plan(
         _candidates(reader, kept),
@@ -83,7 +83,7 @@ def retain(
     # All before the record's first, also what an interrupted run or an interrupted merge left behind.
     for o in objects:
         if trim is not None and o.last < trim.first_id:
-            store.delete(o.info.key)
+            store.delete(o.key)
             progress(o)
     return made
 

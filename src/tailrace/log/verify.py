@@ -5,15 +5,17 @@ What one segment must say of its own rows is in `consistency`; here is the chain
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.errors import CorruptError, DecodeError
 from tailrace.log import segment, trim
 from tailrace.log.consistency import Row, Shape, faults_between, faults_within
+from tailrace.log.listing import LogObject, listed
 from tailrace.log.segment import Content, Header
 from tailrace.log.trim import Trim
-from tailrace.store import ObjectInfo, Store
+from tailrace.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +44,51 @@ class Tally:
     link: str = segment.NO_PREVIOUS
     """Of the last segment: whoever notes it down can later tell whether the log up to there was rewritten."""
 
+    def add(self, header: Header, *, is_new: bool) -> None:
+        if is_new:
+            self.segments += 1
+            self.rows += header.rows
+            self.accepted_gaps += header.gap_from is not None
+            self.link = header.link
+
 
 def verify(
     store: Store, tally: Tally | None = None, progress: Callable[[Tally], None] = lambda _: None
 ) -> Iterator[Finding]:
     """Everything that is wrong with the log; `tally` is kept up to date and `progress` called after each object."""
     tally = tally if tally is not None else Tally()
-    objects: list[tuple[int, int, ObjectInfo]] = []
     for info in store.list(segment.PREFIX):
         span = segment.ids(info.key)
-        if span is not None and 1 <= span[0] <= span[1]:
-            objects.append((*span, info))
-        elif info.key != trim.KEY:
+        if info.key != trim.KEY and (span is None or not 1 <= span[0] <= span[1]):
             yield Finding(info.key, None, "not a segment, and nothing Tailrace writes here")
-    record = None
-    try:
-        record = Trim.load(store)
-    except CorruptError as error:
-        yield Finding(trim.KEY, None, _without(error, trim.KEY))
-    # A merged object before the segments in it that a crash left over: those are then compared with it.
-    objects.sort(key=lambda o: (o[0], -o[1]))
-    tally.objects_in_all = len(objects)
-    chain = _Chain(record)
-    for first, last, info in objects:
-        data = store.get(info.key)
+    chain = _Chain()
+    # A merged object comes before the segments in it that a crash left over: those are then compared with it.
+    objects = deque(o for o in listed(store) if 1 <= o.first <= o.last)
+    newest = max((o.last for o in objects), default=0)
+    yield from chain.begin_after(store)
+    while objects:
+        o = objects.popleft()
+        data = store.get(o.key)
         if data is None:
-            # Merged or trimmed since the listing; if it was neither, the chain has a hole that is found below.
-            chain.gone.append((first, last))
+            # Merged or trimmed since the listing: go on with what is there now.
+            objects = deque(x for x in listed(store) if x.last > chain.reached and 1 <= x.first <= newest and x != o)
+            yield from chain.begin_after(store)
             continue
         try:
-            contents = segment.unpack(data, info.key)
+            contents = segment.unpack(data, o.key)
         except CorruptError as error:
-            yield Finding(info.key, first if first == last else None, _without(error, info.key))
-            chain.unreadable.append((first, last))
+            yield Finding(o.key, o.first if o.first == o.last else None, _without(error, o.key))
+            chain.unreadable.append((o.first, o.last))
         else:
-            yield from _names(info.key, first, last, contents)
+            yield from _names(o, contents)
             for content in contents:
-                for problem in chain.add(content, info.key):
-                    yield Finding(info.key, content.header.id, problem)
-                tally.segments += 1
-                tally.rows += content.header.rows
-                tally.accepted_gaps += content.header.gap_from is not None
-                tally.link = content.header.link
-            yield from chain.missing
-            chain.missing.clear()
+                tally.add(content.header, is_new=content.header.id > chain.reached)
+                problems = list(chain.add(content, o.key))
+                yield from chain.missing
+                yield from (Finding(o.key, content.header.id, problem) for problem in problems)
+                chain.missing.clear()
         tally.objects += 1
+        tally.objects_in_all = tally.objects + len(objects)
         tally.bytes += len(data)
         progress(tally)
 
@@ -95,10 +97,10 @@ def _without(error: CorruptError, key: str) -> str:
     return str(error).removeprefix(f"{key}: ")
 
 
-def _names(key: str, first: int, last: int, contents: Sequence[Content]) -> Iterator[Finding]:
+def _names(o: LogObject, contents: Sequence[Content]) -> Iterator[Finding]:
     held = [content.header.id for content in contents]
-    if held != list(range(first, last + 1)):
-        yield Finding(key, None, f"its name says segments {first} to {last}, but it holds {_ranges(held)}")
+    if held != list(range(o.first, o.last + 1)):
+        yield Finding(o.key, None, f"its name says segments {o.first} to {o.last}, but it holds {_ranges(held)}")
 
 
 def _ranges(ids: Sequence[int]) -> str:
@@ -109,21 +111,30 @@ def _ranges(ids: Sequence[int]) -> str:
 class _Chain:
     """What is known of the log up to the segment looked at last."""
 
-    trim: Trim | None
+    trim: Trim | None = None
     last: Header | None = None
     committed: Row | None = None
     """The last row of the last complete transaction; None when it is not known."""
     tail: Row | None = None
     """The last row of the transaction left open, if one is."""
-    gone: list[tuple[int, int]] = field(default_factory=list)
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     missing: list[Finding] = field(default_factory=list)
     links: dict[int, tuple[str, str]] = field(default_factory=dict)
     """id → link and object, of segments that a later object might hold too."""
 
+    @property
+    def reached(self) -> int:
+        return self.last.id if self.last else 0
+
+    def begin_after(self, store: Store) -> Iterator[Finding]:
+        try:
+            self.trim = Trim.load(store)
+        except CorruptError as error:
+            yield Finding(trim.KEY, None, _without(error, trim.KEY))
+
     def add(self, content: Content, key: str) -> Iterator[str]:
         header = content.header
-        if self.last is not None and header.id <= self.last.id:
+        if header.id <= self.reached:
             yield from self._compared(header)
             return
         shape = None
@@ -207,6 +218,4 @@ class _Chain:
             return
         key = segment.key(first)
         wanted = f"segments {first} to {last} are missing" if last > first else "is missing"
-        gone = any(low <= last and first <= high for low, high in self.gone)
-        extra = " (it was there when this began: verify again)" if gone else ""
-        self.missing.append(Finding(key, first if first == last else None, wanted + extra))
+        self.missing.append(Finding(key, first if first == last else None, wanted))

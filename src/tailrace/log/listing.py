@@ -1,0 +1,47 @@
+"""The objects a log is made of, by name alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailrace.log import segment
+from tailrace.store import ObjectInfo, Store
+
+
+@dataclass(frozen=True, slots=True)
+class LogObject:
+    """One segment under its own name, or several in a merged object."""
+
+    first: int
+    last: int
+    info: ObjectInfo
+
+    @property
+    def key(self) -> str:
+        return self.info.key
+
+    @property
+    def segments(self) -> int:
+        return self.last - self.first + 1
+
+    def covers(self, other: LogObject) -> bool:
+        return self.first <= other.first and other.last <= self.last and self.segments > other.segments
+
+
+def listed(store: Store) -> list[LogObject]:
+    """By first id; of those that begin with the same segment, larger ones first."""
+    spans = ((segment.ids(info.key), info) for info in store.list(segment.PREFIX))
+    return sorted((LogObject(*span, info) for span, info in spans if span), key=lambda o: (o.first, -o.last))
+
+
+def covered(objects: Sequence[LogObject]) -> dict[LogObject, LogObject]:
+    """Objects all of whose segments are in a larger one: what an interrupted merge left behind."""
+    found: dict[LogObject, LogObject] = {}
+    widest: LogObject | None = None
+    for o in objects:
+        if widest is not None and widest.covers(o):
+            found[o] = widest
+        if widest is None or o.last > widest.last:
+            widest = o
+    return found
