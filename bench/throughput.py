@@ -47,20 +47,21 @@ _WANT = (0.9, 0.8, 0.8, None)
 
 def run(report: Report, rounds: int = 3) -> None:
     report.title("Throughput: a slot drained into a local store, beside pg_recvlogical into /dev/null")
-    with Postgres(max_wal_size="8GB", checkpoint_timeout="1h", logical_decoding_work_mem="256MB") as server:
-        with server.connect() as connection:
-            connection.autocommit = True
-            connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")
-            for number, (name, load) in enumerate(_LOADS.items()):
-                table = f"load{number}"
-                connection.execute(_TABLE.format(name=table))  # type: ignore[arg-type]
-                connection.execute("SELECT pg_create_logical_replication_slot('before', 'pgoutput')")
-                connection.execute(load.format(name=table))  # type: ignore[arg-type]
-                row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
-                assert row is not None
-                _measure(report, server, connection, name, str(row[0]), 1 if "GB" in name else rounds, _WANT[number])
-                connection.execute("SELECT pg_drop_replication_slot('before')")
-                connection.execute(f"DROP TABLE {table}")  # type: ignore[arg-type]
+    with (
+        Postgres(max_wal_size="8GB", checkpoint_timeout="1h", logical_decoding_work_mem="256MB") as server,
+        server.connect(autocommit=True) as connection,
+    ):
+        connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")
+        for number, (name, load) in enumerate(_LOADS.items()):
+            table = f"load{number}"
+            connection.execute(_TABLE.format(name=table))
+            connection.execute("SELECT pg_create_logical_replication_slot('before', 'pgoutput')")
+            connection.execute(load.format(name=table))
+            row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+            assert row is not None
+            _measure(report, server, connection, name, str(row[0]), 1 if "GB" in name else rounds, _WANT[number])
+            connection.execute("SELECT pg_drop_replication_slot('before')")
+            connection.execute(f"DROP TABLE {table}")
 
 
 def _measure(

@@ -151,12 +151,13 @@ def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch
     which = np.cumsum(kind == B)
     commit_lsn, commit_ts, xid = commit_lsns[which], commit_tss[which], xids[which]
 
-    # A message outside any transaction is a transaction of its own, at its own LSN.
+    # A message outside any transaction is one of its own, at the last byte of its record: the LSN it comes with is that
+    # record's end, where another transaction's commit may stand.
     messages = np.flatnonzero(kind == M)
     alone = messages[buffer[message[messages] + 1] == 0]
     weight = _IS_CHANGE[kind]
     if len(alone):
-        commit_lsn[alone] = _be64(buffer, message[alone] + 2)
+        commit_lsn[alone] = _be64(buffer, message[alone] + 2) - 1
         commit_ts[alone] = _be64(buffer, starts[alone] + _SEND_TIME) + EPOCH_SHIFT_US
         xid[alone] = 0
         weight[alone] = 0

@@ -140,7 +140,8 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     rows = connection.execute(
         "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"
         " c.relreplident = 'f' OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
-        "   CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
+        "   CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate"
+        "   WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
         " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
         " AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 1, 2"

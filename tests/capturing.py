@@ -1,0 +1,158 @@
+"""Capture as tests run it: in a thread or a process of its own, awaited by what is durable; and its witness."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import psycopg
+from tests.fixtures.postgres import Database
+
+from tailrace import settings
+from tailrace.change import Lsn
+from tailrace.embedded.process import wait_until
+from tailrace.log.reader import LogReader
+from tailrace.pgoutput import message
+from tailrace.source.capture import Capture
+from tailrace.store import Store
+
+
+def configured(database: Database, **capture: Any) -> settings.Settings:
+    return settings.Settings(
+        source=settings.Source(url=database.url), capture=settings.Capture(**{"seal_after_ms": 5, **capture})
+    )
+
+
+class CaptureThread:
+    """A capture under way; leaving the context stops it, and raises what it raised."""
+
+    def __init__(self, configured: settings.Settings, store: Store, **options: Any) -> None:
+        self.capture = Capture(configured, store, **options)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.wait(lambda: self.capture.is_streaming)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.capture.stop()
+        self._thread.join()
+        if self.error is not None and error is None:
+            raise self.error
+
+    def wait(self, condition: Any, seconds: float = 60) -> None:
+        """Until the condition holds; an error of capture's is raised here."""
+        assert wait_until(lambda: condition() or self.error is not None, seconds), "waited in vain"
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def wait_for(self, lsn: Lsn) -> None:
+        self.wait(lambda: self.capture.durable_lsn >= lsn)
+
+    def failure(self, seconds: float = 60) -> BaseException:
+        """What capture ended with."""
+        assert wait_until(lambda: self.error is not None, seconds), "capture goes on"
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
+    def _run(self) -> None:
+        try:
+            self.capture.run()
+        except BaseException as error:
+            self.error = error
+
+
+def environment(database: Database, store_url: str, options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What `tailrace` needs to know, with segments small enough for a test to make many."""
+    given = {
+        "TAILRACE_SOURCE_URL": database.url,
+        "TAILRACE_STORE_URL": store_url,
+        "TAILRACE_CAPTURE_SEAL_AFTER_MS": "5",
+        "TAILRACE_CAPTURE_SEGMENT_BYTES": str(64 * 1024),
+        "TAILRACE_SNAPSHOT_ON_START": "false",
+    }
+    given |= {f"TAILRACE_STORE_OPTIONS_{k.upper()}": v for k, v in (options or {}).items()}
+    return os.environ | given
+
+
+def tailrace(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tailrace", *arguments]
+
+
+def capture_to_end(env: Mapping[str, str]) -> None:
+    """All that is committed now, by a process that must end well."""
+    done = subprocess.run(
+        tailrace("capture", "--until-lsn", "current"), env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class Seen(NamedTuple):
+    """One change as a stream has it, whoever reads it."""
+
+    commit_lsn: Lsn
+    ordinal: int
+    payload: bytes
+
+
+class Witness:
+    """A second slot, read by PostgreSQL itself: which changes there were, in which order."""
+
+    def __init__(self, connection: psycopg.Connection[Any], publication: str = "tailrace") -> None:
+        """Makes capture's slot too, so that both begin at the same place."""
+        self._connection = connection
+        self._publication = publication
+        connection.execute("SELECT pg_create_logical_replication_slot('tailrace', 'pgoutput')")
+        connection.execute("SELECT pg_copy_logical_replication_slot('tailrace', 'witness')")
+
+    def changes(self, up_to: Lsn) -> list[Seen]:
+        rows = self._connection.execute(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes('witness', %s::pg_lsn, NULL, 'proto_version', '1',"
+            " 'publication_names', %s, 'messages', 'true')",
+            (str(up_to), self._publication),
+        )
+        seen = []
+        begun, ordinal = Lsn(0), 0
+        for (payload,) in rows:
+            match message.parse(payload):
+                case message.Begin(commit_lsn=commit_lsn):
+                    begun, ordinal = commit_lsn, 0
+                case message.LogicalMessage(transactional=False, lsn=lsn):
+                    seen.append(Seen(Lsn(lsn - 1), 0, payload))
+                case message.Insert() | message.Update() | message.Delete() | message.LogicalMessage():
+                    seen.append(Seen(begun, ordinal, payload))
+                    ordinal += 1
+                case message.Truncate(relation_oids=oids):
+                    seen.append(Seen(begun, ordinal, payload))
+                    ordinal += len(oids)
+        return seen
+
+
+def in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
+    """Every change that a reader of the log sees."""
+    reader = LogReader(store)
+    seen = []
+    for span in reader.spans(reader.find(None), across_gaps=across_gaps):
+        rows = span.content.rows
+        for row in range(span.start, span.stop):
+            if rows.kind[row] not in b"CO":
+                position = Lsn(rows.commit_lsn[row]), int(rows.ordinal[row])
+                seen.append(Seen(*position, rows.payload[row].as_py()))
+    return seen
+
+
+def current_lsn(connection: psycopg.Connection[Any]) -> Lsn:
+    row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

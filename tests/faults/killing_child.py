@@ -1,0 +1,30 @@
+"""Runs capture with a store that kills the process before or after its n-th PUT."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from tailrace import settings
+from tailrace.source.capture import Capture
+from tailrace.store import FileStore, Store
+
+
+class KillingStore(FileStore):
+    step, when, count = int(sys.argv[1]), sys.argv[2], 0
+
+    def create(self, key: str, data: bytes) -> bool:
+        self.count += 1
+        if self.count == self.step and self.when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        created = super().create(key, data)
+        if self.count == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return created
+
+
+loaded = settings.load(None, os.environ)
+opened = Store.open(loaded.store.url)
+assert isinstance(opened, FileStore)
+Capture(loaded, KillingStore(opened.root), until="current").run()

@@ -1,0 +1,137 @@
+"""kill -9 of capture under load, again and again: no change lost, none twice, order kept.
+
+`KILLS` says how often (`make chaos` for thousands). PostgreSQL is the witness: a second slot gives the same changes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests import oracle
+from tests.capturing import Witness, capture_to_end, current_lsn, environment, in_log, tailrace
+from tests.fixtures.postgres import Database
+from tests.fixtures.store import StoreAddress
+from tests.workload import Workload
+
+from tailrace.embedded.process import wait_until
+from tailrace.log.reader import LogReader
+from tailrace.log.verify import verify
+from tailrace.store import Store
+
+KILLS = int(os.environ.get("KILLS", "60"))
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, request: pytest.FixtureRequest) -> None:
+    address: StoreAddress = request.getfixturevalue(f"{kind}_address")
+    kills = KILLS * 5 // 6 if kind == "file" else KILLS - KILLS * 5 // 6
+    rng = random.Random(kills)
+    workload = Workload(lambda: database.connect(autocommit=True), seed=7, rest_s=0.005)
+    workload.create()
+    database.execute("CREATE TABLE bulk (id int, n int, note text, PRIMARY KEY (id, n))")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    env = environment(database, *address)
+    store = Store.open(*address)
+    with database.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        with workload, _Bulk(database):
+            for _ in range(kills):
+                _run_and_kill(env, store, rng)
+        up_to = current_lsn(connection)
+        capture_to_end(env)
+
+        expected = witness.changes(up_to)
+        found = in_log(store)
+        assert found == expected
+        replica = oracle.replay(LogReader(store).changes())
+        for table in [*workload.tables, None]:
+            schema, name = (table.schema, table.name) if table else ("public", "bulk")
+            assert replica.rows(schema, name) == oracle.rows(connection, schema, name)
+    assert not list(verify(store))
+    headers = [segment.metadata() for segment in LogReader(store).list()]
+    torn = sum(header is not None and header.voids_tail for header in headers)
+    print(f"{kind}: {kills} kills, {len(found)} changes, {len(headers)} segments, {torn} torn tails")
+
+
+def _run_and_kill(env: dict[str, str], store: Store, rng: random.Random) -> None:
+    """Killed at a random moment after it began to write: that is when it has something to lose."""
+    before = _newest(store)
+    process = subprocess.Popen(tailrace("capture"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: process.poll() is not None or _newest(store) > before, 60)
+        time.sleep(rng.uniform(0, 0.4))
+        assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _newest(store: Store) -> int:
+    """The newest id, found without listing: it only grows."""
+    reader = LogReader(store)
+    last = reader.last()
+    return last.id if last else 0
+
+
+class _Bulk:
+    """Transactions that span many segments, so that kills fall inside them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._database.connect(autocommit=True) as connection:
+            number = 0
+            while not self._stop.wait(0.3):
+                number += 1
+                _insert_many(connection, number)
+
+
+def _insert_many(connection: psycopg.Connection[Any], number: int) -> None:
+    connection.execute(
+        "INSERT INTO bulk SELECT %s, n, md5(n::text) || repeat('x', 60) FROM generate_series(1, 1000) n", (number,)
+    )
+    connection.execute("DELETE FROM bulk WHERE id < %s", (number - 2,))
+
+
+CHILD = Path(__file__).with_name("killing_child.py")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_kill_between_each_pair_of_durable_steps(
+    step: int, when: str, database: Database, file_address: StoreAddress
+) -> None:
+    """Steps are PUTs: source.json, then segments. `after`: the object is there, the slot not yet acknowledged."""
+    env = environment(database, *file_address)
+    store = Store.open(*file_address)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    with database.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        connection.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 3000) n")
+        connection.execute("UPDATE t SET note = 'y' WHERE id % 7 = 0")
+        connection.execute("DELETE FROM t WHERE id % 5 = 0")
+        died = subprocess.run([sys.executable, str(CHILD), str(step), when], env=env, timeout=60)
+        assert died.returncode == -9
+        up_to = current_lsn(connection)
+        capture_to_end(env)
+        assert in_log(store) == witness.changes(up_to)
+        assert not list(verify(store))
