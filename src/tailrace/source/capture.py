@@ -21,7 +21,7 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn, Relation
-from tailrace.errors import FencedError, GapError, SlotLost, SourceError, TailraceError
+from tailrace.errors import FencedError, GapError, SlotLost, SourceError, StoreError, TailraceError
 from tailrace.log.segment import SourceIdentity
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
@@ -62,6 +62,7 @@ class Capture:
         self.received_lsn = Lsn(0)
         self.durable_lsn = Lsn(0)
         self.is_streaming = False
+        self.sealer: Sealer | None = None
         self._settings = settings
         self._store = store
         self._until = until if isinstance(until, Lsn) else None
@@ -89,7 +90,7 @@ class Capture:
                 return
             except TailraceError as error:
                 self.is_streaming = False
-                if not error.retry:
+                if not error.retry or (self._stopping.is_set() and isinstance(error, StoreError)):
                     raise
                 if time.monotonic() - began_at > 60:
                     backoff = Backoff()
@@ -185,7 +186,7 @@ class Capture:
     def _stream(
         self, stream: ReplicationStream, writer: LogWriter, describe: Callable[[bytes], Relation | None]
     ) -> None:
-        sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._wake)
+        sealer = self.sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._wake)
         self.durable_lsn = self.received_lsn = writer.end_lsn
         self.is_streaming = True
         _log.info("streaming from %s", writer.end_lsn)

@@ -1,0 +1,197 @@
+"""A store that fails, answers late, or lies: nothing lost, nothing twice, and the server never waits for a reply."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.capturing import CaptureThread, Witness, configured, current_lsn, in_log
+from tests.fixtures.postgres import Database, drop_database, make_database, running
+
+from tailrace.embedded.process import wait_until
+from tailrace.errors import CorruptError, StoreError, StoreRefused
+from tailrace.log import segment
+from tailrace.log.verify import verify
+from tailrace.store import FileStore, Store
+
+
+class FaultyStore(FileStore):
+    """A directory whose `create` first does what `fault` does."""
+
+    fault: Callable[[str, bytes], None] = staticmethod(lambda key, data: None)
+    tries = 0
+
+    def create(self, key: str, data: bytes) -> bool:
+        self.tries += 1
+        self.fault(key, data)
+        return super().create(key, data)
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> FaultyStore:
+    return FaultyStore(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(autouse=True)
+def table(database: Database) -> None:
+    database.execute("CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
+
+
+def test_a_store_that_fails_is_tried_until_it_answers(database: Database, store: FaultyStore) -> None:
+    failures = iter([True, True, False, True])
+
+    def fault(key: str, data: bytes) -> None:
+        if next(failures, False):
+            raise StoreError("out of order", "")
+
+    with database.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        with CaptureThread(configured(database), store) as run:
+            store.fault = fault
+            for _ in range(3):
+                connection.execute("INSERT INTO t (note) VALUES ('a'), ('b')")
+                run.wait_for(current_lsn(connection))
+            assert run.capture.reconnections == 0
+        assert in_log(store) == witness.changes(current_lsn(connection))
+
+
+def test_a_put_that_timed_out_after_storing_is_recognised(database: Database, store: FaultyStore) -> None:
+    stored: list[str] = []
+
+    def fault(key: str, data: bytes) -> None:
+        if key not in stored:
+            stored.append(key)
+            assert FileStore.create(store, key, data)
+            raise StoreError("timed out", "")
+
+    with database.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        with CaptureThread(configured(database), store) as run:
+            store.fault = fault
+            connection.execute("INSERT INTO t (note) VALUES ('a')")
+            run.wait_for(current_lsn(connection))
+        assert stored
+        assert in_log(store) == witness.changes(current_lsn(connection))
+        assert not list(verify(store))
+
+
+def test_a_store_that_stays_away_does_not_keep_capture_from_stopping(
+    database: Database, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.source.sealer._CLOSE_SECONDS", 0.3)
+
+    def fault(key: str, data: bytes) -> None:
+        raise StoreError("away", "")
+
+    run = CaptureThread(configured(database), store)
+    with run:
+        before = store.tries
+        store.fault = fault
+        database.execute("INSERT INTO t (note) VALUES ('a')")
+        run.wait(lambda: store.tries > before)
+        run.capture.stop()
+        assert isinstance(run.failure(), StoreError)
+    # Nothing was acknowledged that is not in the log, so the next run has it.
+    store.fault = lambda key, data: None
+    with CaptureThread(configured(database), store, until="current") as again:
+        again.wait(lambda: not again.capture.is_streaming)
+    assert [seen.payload[:1] for seen in in_log(store)] == [b"I"]
+
+
+def test_a_full_disk_stops_capture_and_loses_nothing(database: Database, store: FaultyStore) -> None:
+    def fault(key: str, data: bytes) -> None:
+        raise StoreRefused("disk full", "free some space")
+
+    with database.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        with CaptureThread(configured(database), store) as run:
+            store.fault = fault
+            connection.execute("INSERT INTO t (note) VALUES ('a')")
+            assert isinstance(run.failure(), StoreRefused)
+        store.fault = lambda key, data: None
+        up_to = current_lsn(connection)
+        with CaptureThread(configured(database), store) as run:
+            run.wait_for(up_to)
+        assert in_log(store) == witness.changes(up_to)
+
+
+def test_a_truncated_segment_is_refused_at_start(database: Database, store: FaultyStore) -> None:
+    with database.connect(autocommit=True) as connection, CaptureThread(configured(database), store) as run:
+        connection.execute("INSERT INTO t (note) VALUES ('a')")
+        run.wait_for(current_lsn(connection))
+    newest = max(info.key for info in store.list(segment.PREFIX))
+    data = store.get(newest)
+    assert data is not None
+    (store.root / newest).write_bytes(data[: len(data) // 2])
+    run = CaptureThread(configured(database), store)
+    with pytest.raises(CorruptError) as raised:
+        run.capture.run()
+    assert newest in str(raised.value)
+    assert "restore" in raised.value.hint
+
+
+@pytest.fixture
+def impatient() -> Iterator[Database]:
+    """A server that drops whoever does not answer within a second."""
+    with running(18, wal_sender_timeout="1s") as server:
+        database = make_database(server)
+        yield database
+        drop_database(database)
+
+
+def test_a_slow_store_never_delays_replies(impatient: Database, store: FaultyStore) -> None:
+    impatient.execute("CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
+    go_on = threading.Event()
+
+    def fault(key: str, data: bytes) -> None:
+        go_on.wait()
+
+    with impatient.connect(autocommit=True) as connection:
+        witness = Witness(connection)
+        with CaptureThread(configured(impatient, segment_bytes=64 * 1024), store) as run:
+            store.fault = fault
+            connection.execute("INSERT INTO t (note) SELECT repeat('x', 100) FROM generate_series(1, 5000)")
+            row = connection.execute("SELECT backend_start::text FROM pg_stat_replication").fetchone()
+            # Four time-outs of the server's pass, by its own clock, while the store holds capture up.
+            connection.execute("SELECT pg_sleep(4)")
+            assert connection.execute("SELECT backend_start::text FROM pg_stat_replication").fetchone() == row
+            go_on.set()
+            run.wait_for(current_lsn(connection))
+            assert run.capture.reconnections == 0
+        assert in_log(store) == witness.changes(current_lsn(connection))
+
+
+def test_memory_stays_bounded_while_the_store_is_away(database: Database, store: FaultyStore) -> None:
+    go_on = threading.Event()
+
+    def fault(key: str, data: bytes) -> None:
+        go_on.wait()
+
+    with CaptureThread(configured(database, segment_bytes=64 * 1024), store) as run:
+        store.fault = fault
+        database.execute("INSERT INTO t (note) SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+        sealer = run.capture.sealer
+        assert sealer is not None
+        assert wait_until(lambda: sealer.is_full, 30)
+        held = sealer._inbox_bytes
+        assert held < 64 * 1024 + (2 << 20)  # the limit, and one receive beyond it
+        go_on.set()
+        with database.connect(autocommit=True) as connection:
+            run.wait_for(current_lsn(connection))
+    assert len(in_log(store)) == 20000
+
+
+def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> None:
+    opened = Store.open(*store_address)
+    assert opened.create("log/a b%2F.x", b"one")
+    assert opened.create("log/a b%2F.x", b"one"), "the same bytes again are a PUT repeated"
+    assert not opened.create("log/a b%2F.x", b"other")
+    assert opened.get("log/a b%2F.x") == b"one"
+    assert [info.key for info in opened.list("log")] == ["log/a b%2F.x"]
+    assert opened.get("log/absent") is None
+    assert opened.head("log/absent") is None
+    opened.delete("log/a b%2F.x")
+    assert list(opened.list("log")) == []
+
+
