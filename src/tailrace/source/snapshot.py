@@ -1,0 +1,392 @@
+"""Takes snapshots: one exported snapshot of the source, copied by worker processes, table after table.
+
+The parent plans, hands out parts, and writes each table's `meta.json` once all its parts are there; then it says so in
+the source's own WAL, from where capture brings the news into the log in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import multiprocessing
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait as wait_for
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+
+from tailrace.change import Lsn
+from tailrace.errors import ConfigError, SnapshotError, TailraceError
+from tailrace.log import snapshot as format_
+from tailrace.log.snapshot import Chunk, Snapshot, SnapshotReader
+from tailrace.settings import Settings
+from tailrace.source import slot, snapshot_plan, snapshot_worker
+from tailrace.source.catalog import PublishedTable
+from tailrace.source.connection import classify, connect, connect_replication
+from tailrace.source.failure import classified
+from tailrace.source.slot import CreatedSlot
+from tailrace.source.snapshot_plan import TablePlan
+from tailrace.source.snapshot_worker import Copied, Errand, Failed, Finished, Order, Ready
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.snapshot")
+
+MARKER_PREFIX = "tailrace.snapshot"
+# An interpreter and a connection; a machine that takes longer has other troubles.
+_START_SECONDS = 120.0
+_POLL_SECONDS = 0.2
+
+
+def missing(store: Store, tables: Iterable[PublishedTable], since: Lsn = Lsn(0)) -> list[PublishedTable]:  # noqa: B008
+    """Published tables that have no finished snapshot, or none at or after `since`."""
+    finished = SnapshotReader(store).oids(since)
+    return [table for table in tables if table.oid not in finished]
+
+
+@dataclass
+class Progress:
+    tables: int = 0
+    tables_done: int = 0
+    rows: int = 0
+    bytes: int = 0
+    """Text, as COPY sent it."""
+    estimated_rows: int = 0
+    """The planner's guess, corrected as tables are finished."""
+    started_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None while there is nothing to tell it from."""
+        if not self.rows or self.ended_at is not None:
+            return None
+        return max(self.estimated_rows - self.rows, 0) / self.rows_per_second
+
+
+@dataclass
+class _Table:
+    plan: TablePlan
+    id: str
+    left: int
+    rows: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @property
+    def prefix(self) -> str:
+        return format_.prefix(self.plan.relation, self.id)
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Pipe
+    order: Order | None = None
+
+
+class SnapshotJob:
+    """One snapshot of some published tables (None: all), each visible as soon as it is whole.
+
+    `exported` is a slot that the caller has just made; its connection must rest until `start` returns. Without it, the
+    job makes a temporary slot, from which it learns the LSN, and drops it again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tables: Collection[PublishedTable] | None = None,
+        exported: CreatedSlot | None = None,
+    ) -> None:
+        if settings.store.url.startswith("memory:"):
+            raise ConfigError("a store in memory cannot be shared with snapshot workers", "use a file:// store")
+        self.progress = Progress()
+        self.finished: list[Snapshot] = []
+        self.failures: dict[str, TailraceError] = {}
+        """Tables that could not be copied, though the others could."""
+        self._settings = settings
+        self._wanted = None if tables is None else {table.oid for table in tables}
+        self._exported = exported
+        self._store = Store.open(settings.store.url, settings.store.options)
+        self._tables: dict[str, _Table] = {}
+        self._orders: deque[Order] = deque()
+        self._workers: list[_Worker] = []
+        self._cancelled = threading.Event()
+        self._error: TailraceError | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Returns once every worker's transaction holds the snapshot; copying goes on by itself."""
+        source = self._settings.source
+        with contextlib.ExitStack() as on_failure:
+            connection = connect(source)
+            on_failure.callback(connection.close)
+            on_failure.callback(self._end_workers)
+            with classified():
+                _tidy(connection, self._store, source.slot)
+            replication = connect_replication(source)
+            try:
+                self._source = slot.identify(replication, source)
+                exported = self._exported or self._temporary_slot(replication)
+                self.lsn = exported.lsn
+                self._plan(connection, exported)
+                self._start_workers(exported)
+            finally:
+                replication.finish()
+            on_failure.pop_all()
+        self._thread = threading.Thread(target=self._run, args=(connection,), name="snapshot", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until all tables are done; False when time ran out first. Raises what went wrong, each time it is asked."""
+        assert self._thread is not None, "not started"
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        if len(self.failures) == 1:
+            raise next(iter(self.failures.values()))
+        if self.failures:
+            reasons = "; ".join(map(str, self.failures.values()))
+            hint = next(iter(self.failures.values())).hint
+            raise SnapshotError(f"{len(self.failures)} tables could not be copied: {reasons}", hint)
+        return True
+
+    def cancel(self) -> None:
+        """Stop; tables that are whole stay, of the others nothing is left."""
+        self._cancelled.set()
+
+    def _temporary_slot(self, connection: PGconn) -> CreatedSlot:
+        """PostgreSQL waits here for transactions that are older: as long as the longest of them takes."""
+        name = f"tailrace_snapshot_{format_.new_id(Lsn(0))[-8:]}"
+        connection.send_query(f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
+        poll = select.poll()
+        poll.register(connection.socket, select.POLLIN)
+        asked_at, is_told = time.monotonic(), False
+        while connection.is_busy():
+            if self._cancelled.is_set():
+                connection.get_cancel().cancel()
+            elif not is_told and time.monotonic() - asked_at > 3:
+                _log.info("waiting for transactions that are older than the snapshot to end")
+                is_told = True
+            if poll.poll(_POLL_SECONDS * 1000):
+                with classified():
+                    connection.consume_input()
+        result = connection.get_result()
+        if self._cancelled.is_set():
+            raise _cancelled()
+        if result is None or result.status != ExecStatus.TUPLES_OK:
+            raise classify(result or connection)
+        _, lsn, snapshot, _ = (str(result.get_value(0, i) or b"", "ascii") for i in range(4))
+        return CreatedSlot(Lsn.parse(lsn), snapshot)
+
+    def _plan(self, connection: psycopg.Connection[Any], exported: CreatedSlot) -> None:
+        settings = self._settings
+        snapshot_worker.hold(connection, exported.snapshot)
+        tables = snapshot_plan.published(connection, settings.source.publication, self._wanted)
+        plans = snapshot_plan.plan(connection, tables, settings.snapshot.chunk_bytes)
+        connection.execute("COMMIT")
+        for plan in plans:
+            table = _Table(plan, format_.new_id(exported.lsn), len(plan.parts))
+            self._tables[table.prefix] = table
+            self._orders.extend(Order(part, table.prefix) for part in plan.parts)
+            self.progress.estimated_rows += plan.estimated_rows
+        self.progress.tables = len(plans)
+
+    def _start_workers(self, exported: CreatedSlot) -> None:
+        settings = self._settings
+        spawn = multiprocessing.get_context("spawn")
+        count = min(settings.snapshot.workers, len(self._orders))
+        for number in range(1, count + 1):
+            ours, theirs = spawn.Pipe()
+            errand = Errand.of(
+                settings.source,
+                store_url=settings.store.url,
+                store_options=dict(settings.store.options),
+                snapshot=exported.snapshot,
+                chunk_rows=settings.snapshot.chunk_rows,
+                chunk_bytes=settings.snapshot.chunk_bytes,
+                number=number,
+                workers=count,
+            )
+            process = spawn.Process(
+                target=snapshot_worker.main, args=(theirs, errand), name=f"snapshot-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours))
+        deadline = time.monotonic() + _START_SECONDS
+        for worker in self._workers:
+            while not worker.pipe.poll(_POLL_SECONDS):
+                if self._cancelled.is_set():
+                    raise _cancelled()
+                if time.monotonic() > deadline:
+                    raise SnapshotError("a snapshot worker did not start in time", "is the machine overloaded?")
+            match self._receive(worker):
+                case Failed(error=error):
+                    raise error
+                case other:
+                    assert isinstance(other, Ready)
+
+    def _run(self, connection: psycopg.Connection[Any]) -> None:
+        try:
+            with connection:
+                for table in [t for t in self._tables.values() if not t.left]:
+                    self._finish(connection, table)  # a partitioned table without partitions
+                self._copy(connection)
+        except TailraceError as error:
+            self._error = error
+        except Exception as error:
+            _log.exception("a snapshot failed")
+            hint = "this is a bug in Tailrace: please report it, with the lines above"
+            self._error = SnapshotError(f"a snapshot failed: {type(error).__name__}", hint)
+        finally:
+            self._end_workers()
+            self._remove_unfinished()
+            self.progress.ended_at = time.monotonic()
+
+    def _copy(self, connection: psycopg.Connection[Any]) -> None:
+        for worker in self._workers:
+            self._next(worker)
+        while busy := {worker.pipe: worker for worker in self._workers if worker.order is not None}:
+            if self._cancelled.is_set():
+                raise _cancelled()
+            for pipe in wait_for(list(busy), _POLL_SECONDS):
+                self._heed(connection, busy[pipe])  # type: ignore[index]
+
+    def _heed(self, connection: psycopg.Connection[Any], worker: _Worker) -> None:
+        match self._receive(worker):
+            case Copied(rows=rows, bytes=size):
+                self.progress.rows += rows
+                self.progress.bytes += size
+            case Finished(order=order, chunks=chunks):
+                table = self._tables[order.prefix]
+                table.chunks += chunks
+                table.rows += sum(chunk.rows for chunk in chunks)
+                table.left -= 1
+                self._next(worker)
+                if not table.left:
+                    self._finish(connection, table)
+            case Failed(order=None, error=error):
+                raise error
+            case Failed(order=order, error=error):
+                assert order is not None
+                _log.warning("%s", error)
+                self.failures.setdefault(order.part.relation.qualified_name, error)
+                self._orders = deque(o for o in self._orders if o.prefix != order.prefix)
+                self._next(worker)
+
+    def _next(self, worker: _Worker) -> None:
+        worker.order = self._orders.popleft() if self._orders else None
+        with contextlib.suppress(OSError):  # it is dead: reading from it will say so
+            worker.pipe.send(worker.order)
+
+    def _receive(self, worker: _Worker) -> snapshot_worker.Report:
+        try:
+            report: snapshot_worker.Report = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            worker.process.join(_START_SECONDS)
+            code = worker.process.exitcode or 0
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            what = f" while it copied {worker.order.part.relation.qualified_name}" if worker.order else ""
+            raise SnapshotError(
+                f"a snapshot worker {how}{what}",
+                "the tables that are not finished are copied again by the next run; if memory ran out, lower "
+                "[snapshot] chunk_bytes or workers",
+            ) from None
+        return report
+
+    def _finish(self, connection: psycopg.Connection[Any], table: _Table) -> None:
+        snapshot = Snapshot(
+            id=table.id,
+            relation=table.plan.relation,
+            lsn=self.lsn,
+            source=self._source,
+            taken_at=datetime.now(UTC),
+            rows=table.rows,
+            manifest=tuple(sorted(table.chunks, key=lambda chunk: chunk.name)),
+            store=self._store,
+        )
+        snapshot_worker.create(self._store, f"{table.prefix}/{format_.META}", snapshot.to_json().encode())
+        del self._tables[table.prefix]
+        self.finished.append(snapshot)
+        self.progress.tables_done += 1
+        self.progress.estimated_rows += table.rows - table.plan.estimated_rows
+        _log.info("%s: %d rows at %s", snapshot.relation.qualified_name, snapshot.rows, snapshot.lsn)
+        _mark(connection, snapshot)
+
+    def _end_workers(self) -> None:
+        for worker in self._workers:
+            if worker.order is not None:
+                worker.process.terminate()
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+        self._workers = []
+
+    def _remove_unfinished(self) -> None:
+        """What cannot be removed now, the next run removes."""
+        with contextlib.suppress(TailraceError):
+            for prefix in self._tables:
+                for info in self._store.list(prefix):
+                    self._store.delete(info.key)
+
+
+def _cancelled() -> SnapshotError:
+    return SnapshotError("the snapshot was cancelled", "tables that were finished stay; run it again for the others")
+
+
+def _mark(connection: psycopg.Connection[Any], snapshot: Snapshot) -> None:
+    """Tell the log, through the source: capture, now or later, writes it where it belongs."""
+    relation = snapshot.relation
+    content = {
+        "schema": relation.schema,
+        "table": relation.name,
+        "oid": relation.oid,
+        "id": snapshot.id,
+        "lsn": str(snapshot.lsn),
+        "rows": snapshot.rows,
+    }
+    try:
+        connection.execute(
+            "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)",
+            [MARKER_PREFIX, json.dumps(content, ensure_ascii=False)],
+        )
+    except psycopg.Error as error:
+        _log.warning("%s: its marker is not in the log: %s", relation.qualified_name, classify(error))
+
+
+def _tidy(connection: psycopg.Connection[Any], store: Store, slot_name: str) -> None:
+    """Remove what interrupted snapshots left, unless one is under way: each job holds a shared lock while it lasts."""
+    digest = hashlib.sha256(f"tailrace snapshot {slot_name}".encode()).digest()
+    key = int.from_bytes(digest[:8], "big", signed=True)
+    is_alone = connection.execute("SELECT pg_catalog.pg_try_advisory_lock(%s)", [key]).fetchone() == (True,)
+    if is_alone:
+        for orphan in SnapshotReader(store).orphans():
+            store.delete(orphan)
+    connection.execute("SELECT pg_catalog.pg_advisory_lock_shared(%s)", [key])
+    if is_alone:
+        connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s)", [key])
