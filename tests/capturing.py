@@ -116,6 +116,13 @@ class Witness:
         connection.execute("SELECT pg_create_logical_replication_slot('tailrace', 'pgoutput')")
         connection.execute("SELECT pg_copy_logical_replication_slot('tailrace', 'witness')")
 
+    @classmethod
+    def existing(cls, connection: psycopg.Connection[Any]) -> Witness:
+        """The same witness on another connection, after a crash say."""
+        witness = cls.__new__(cls)
+        witness._connection, witness._publication = connection, "tailrace"
+        return witness
+
     def changes(self, up_to: Lsn) -> list[Seen]:
         rows = self._connection.execute(
             "SELECT data FROM pg_logical_slot_peek_binary_changes('witness', %s::pg_lsn, NULL, 'proto_version', '1',"

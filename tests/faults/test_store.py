@@ -19,7 +19,7 @@ from tailrace.store import FileStore, Store
 class FaultyStore(FileStore):
     """A directory whose `create` first does what `fault` does."""
 
-    fault: Callable[[str, bytes], None] = staticmethod(lambda key, data: None)
+    fault: Callable[[str, bytes], None] = staticmethod(lambda _key, _data: None)
     tries = 0
 
     def create(self, key: str, data: bytes) -> bool:
@@ -93,7 +93,7 @@ def test_a_store_that_stays_away_does_not_keep_capture_from_stopping(
         run.capture.stop()
         assert isinstance(run.failure(), StoreError)
     # Nothing was acknowledged that is not in the log, so the next run has it.
-    store.fault = lambda key, data: None
+    store.fault = lambda _key, _data: None
     with CaptureThread(configured(database), store, until="current") as again:
         again.wait(lambda: not again.capture.is_streaming)
     assert [seen.payload[:1] for seen in in_log(store)] == [b"I"]
@@ -109,7 +109,7 @@ def test_a_full_disk_stops_capture_and_loses_nothing(database: Database, store: 
             store.fault = fault
             connection.execute("INSERT INTO t (note) VALUES ('a')")
             assert isinstance(run.failure(), StoreRefused)
-        store.fault = lambda key, data: None
+        store.fault = lambda _key, _data: None
         up_to = current_lsn(connection)
         with CaptureThread(configured(database), store) as run:
             run.wait_for(up_to)
@@ -193,5 +193,3 @@ def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> 
     assert opened.head("log/absent") is None
     opened.delete("log/a b%2F.x")
     assert list(opened.list("log")) == []
-
-

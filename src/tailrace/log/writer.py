@@ -49,10 +49,11 @@ class LogWriter:
         self._void_next = self.tail_is_open
 
     def begin_at(self, lsn: Lsn) -> None:
-        """Start the log, or start it again after a gap, where the slot stands."""
+        """Start the log where the slot stands, or start it again after a gap. An empty segment says so, durably."""
         if not self.is_empty and lsn > self.end_lsn:
             self._gap_from = self.end_lsn
-        self.end_lsn = max(self.end_lsn, lsn)
+        if self.is_empty or self._gap_from is not None:
+            self.append(Rows.empty(), 0, lsn)
 
     def append(
         self, rows: Rows, committed_rows: int, end_lsn: Lsn, defined: Sequence[tuple[int, Relation]] = ()
