@@ -134,10 +134,11 @@ def _payload_faults(rows: Rows, shape: Shape) -> Iterator[str]:
     wanted[changes] = shape.numbers(changes, 1, ">u4")
     yield from _at(rows, wanted != rows.relation_id, "has another relation than its payload")
     yield from _at(rows, shape.alone & ((rows.xid != 0) | (rows.ordinal != 0)), "is no transaction of its own")
-    commits = np.flatnonzero(rows.kind == _COMMIT)
+    commits, alone = np.flatnonzero(rows.kind == _COMMIT), np.flatnonzero(shape.alone)
     other = np.zeros(len(rows), dtype=np.bool_)
     other[commits] = shape.numbers(commits, 2, ">i8") != rows.commit_lsn[commits]
-    yield from _at(rows, other, "is the commit of another transaction")
+    other[alone] = shape.numbers(alone, 2, ">i8") != rows.commit_lsn[alone] + 1
+    yield from _at(rows, other, "has another commit LSN than its payload")
 
 
 def _order_faults(rows: Rows, shape: Shape) -> Iterator[str]:

@@ -81,6 +81,7 @@ class LogReader:
         self._objects: dict[int, ObjectInfo] = {}
         self._merged: list[tuple[int, int, ObjectInfo]] = []
         self._listed_at: float | None = None
+        self._newest_listed = 0
         self._last_read: dict[int, Content] = {}
 
     def list(self, first: int | None = None, last: int | None = None) -> list[Segment]:
@@ -88,6 +89,7 @@ class LogReader:
         self._objects.clear()
         self._merged.clear()
         self._listed_at = time.monotonic()
+        self._newest_listed = 0
         found: set[int] = set()
         # A merged object sorts under its first id, so one that covers `first` may stand before it.
         for info in self.store.list(segment.PREFIX):
@@ -98,6 +100,7 @@ class LogReader:
                 self._objects[span[0]] = info
             else:
                 self._merged.append((*span, info))
+            self._newest_listed = max(self._newest_listed, span[1])
             low, high = max(span[0], first or 1), min(span[1], last if last is not None else span[1])
             found.update(range(low, high + 1))
         return [Segment(self, id) for id in sorted(found)]
@@ -233,7 +236,7 @@ class LogReader:
 
     def _may_have_moved(self, id: int) -> bool:
         """Whether only a new listing can tell that a segment, not found where it was looked for, does not exist yet."""
-        if id in self._objects or any(first <= id <= last for first, last, _ in self._merged):
+        if id <= self._newest_listed:
             return True
         now = time.monotonic()
         if self._listed_at is not None and now - self._listed_at < _LISTING_HOLDS_S:
