@@ -13,6 +13,8 @@ import click
 
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, reporting
+from tailrace.log.upkeep import Upkeep
+from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.capture import Capture
 from tailrace.store import Store
 
@@ -48,7 +50,8 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     settings = invocation.settings()
     reporting.log_to_stderr()
     store = Store.open(settings.store.url, settings.store.options)
-    capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap)
+    snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
+    capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         capture.stop()
@@ -56,30 +59,43 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     finished = threading.Event()
-    reporter = threading.Thread(target=_report, args=(capture, finished), daemon=True)
+    reporter = threading.Thread(target=_report, args=(capture, snapshots, finished), daemon=True)
     reporter.start()
     try:
-        capture.run()
+        with Upkeep(store, settings.retention):
+            capture.run()
+        while snapshots and not capture.is_stopping and not snapshots.wait(0.2):
+            pass  # a script that asked for an LSN wants the tables too
     finally:
+        if snapshots:
+            snapshots.stop()
         finished.set()
         reporter.join()
+    if snapshots and snapshots.error:
+        raise snapshots.error
     done = capture.progress
     click.echo(
         f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
     )
 
 
-def _report(capture: Capture, finished: threading.Event) -> None:
+def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:
     """A line that is kept up to date on a terminal; elsewhere a line now and then."""
+    rate = reporting.Rate()
+
+    def line() -> str:
+        text = describe(capture, rate.of(capture.progress.changes))
+        if snapshots and snapshots.is_running and (copying := snapshots.progress):
+            text += f"; copying: {copying.tables_done}/{copying.tables} tables, {copying.rows:,} rows"
+        return text
+
     if sys.stderr.isatty():
         with reporting.status_line() as update:
-            rate = reporting.Rate()
             while not finished.wait(0.25):
-                update(describe(capture, rate.of(capture.progress.changes)))
+                update(line())
         return
-    rate = reporting.Rate()
     while not finished.wait(_PLAIN_SECONDS):
-        logging.getLogger("tailrace.capture").info(describe(capture, rate.of(capture.progress.changes)))
+        logging.getLogger("tailrace.capture").info(line())
 
 
 def describe(capture: Capture, rate: float) -> str:

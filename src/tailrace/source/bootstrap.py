@@ -24,14 +24,13 @@ _ATTEMPTS = 10
 class Bootstrap:
     """`begin` each time before the stream starts; `stop` at the end. Tables once finished are never copied again.
 
-    Where the slot has just been made, its own snapshot is used, and snapshots from before it do not count: the log does
-    not reach back to them. `since` says the same of a log that goes on after a gap with a slot that was there.
+    Where the slot has just been made, its own snapshot is used.
     """
 
-    def __init__(self, settings: Settings, store: Store, since: Lsn = Lsn(0)) -> None:  # noqa: B008
+    def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self._store = store
-        self._since = since
+        self._since = Lsn(0)
         self._job: SnapshotJob | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -47,17 +46,20 @@ class Bootstrap:
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, created: CreatedSlot | None) -> None:
-        """Returns once the slot's exported snapshot is in the workers' hands; copying goes on by itself."""
+    def begin(self, created: CreatedSlot | None, since: Lsn) -> None:
+        """Returns once the slot's exported snapshot is in the workers' hands; copying goes on by itself.
+
+        Snapshots from before `since` do not count: the log does not reach back to them.
+        """
         if self.is_running:
             if created is None:
                 return
             self.stop()  # that was of a slot that is gone
             self._stopping.clear()
         self.error = None
+        self._since = since
         job = None
         if created is not None:
-            self._since = created.lsn
             job = self._started(created)
             if job is None:
                 return

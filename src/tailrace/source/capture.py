@@ -22,7 +22,6 @@ from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import FencedError, GapError, SlotLost, SourceError, StoreError, TailraceError
-from tailrace.log.segment import SourceIdentity
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
 from tailrace.retry import Backoff
@@ -40,11 +39,20 @@ SOURCE_KEY = "source.json"
 _SILENT_INTERVALS = 3
 
 
+def begins_at(store: Store) -> Lsn:
+    """From here on the log has every change: where it was started, or started again after a gap."""
+    data = store.get(SOURCE_KEY)
+    return Lsn.parse(loads(data)["begins_at"]) if data else Lsn(0)
+
+
 class Snapshots(Protocol):
     """What capture asks of whoever takes snapshots."""
 
-    def begin(self, created: slot.CreatedSlot | None) -> None:
-        """Called before the stream starts; returns once the exported snapshot is no longer needed."""
+    def begin(self, created: slot.CreatedSlot | None, since: Lsn) -> None:
+        """Called before the stream starts; returns once the exported snapshot is no longer needed.
+
+        Snapshots from before `since` are of no use: the log does not reach back to them.
+        """
 
 
 class Capture:
@@ -80,6 +88,10 @@ class Capture:
         self._stopping.set()
         self._wake()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def run(self) -> None:
         """Until stopped, or `until` is durable. Raises what waiting cannot mend."""
         backoff = Backoff()
@@ -107,7 +119,7 @@ class Capture:
                 try:
                     writer, created = self._prepare(replication, connection)
                     if self._snapshots is not None:
-                        self._snapshots.begin(created)
+                        self._snapshots.begin(created, begins_at(self._store))
                     stream = self._start(replication, writer)
                     self._stream(stream, writer, _Describer(connection))
                 except psycopg.Error as error:
@@ -122,8 +134,8 @@ class Capture:
         source = self._settings.source
         identity = slot.identify(replication, source)
         writer = LogWriter.open(self._store, identity)
-        recorded = self._recorded(identity, writer)
-        slot.check_identity(replication, identity, recorded, writer.end_lsn)
+        if writer.last_source is not None:
+            slot.check_identity(replication, identity, writer.last_source, writer.end_lsn)
         slot.ensure_publication(connection, source)
         if self._until_current:
             self._until = Lsn.parse(str(connection.execute("SELECT pg_catalog.pg_current_wal_lsn()").fetchone()[0]))  # type: ignore[index]
@@ -139,11 +151,11 @@ class Capture:
                 )
             created = slot.create(replication, source.slot)
             _log.info("created slot %s at %s", source.slot, created.lsn)
-            writer.begin_at(created.lsn)
+            self._begin(writer, created.lsn)
         else:
             slot.check(found, identity)
-            if writer.is_empty or self._accept_gap:
-                writer.begin_at(found.lsn)
+            if writer.is_empty or (self._accept_gap and found.lsn > writer.end_lsn):
+                self._begin(writer, found.lsn)
             elif found.lsn > writer.end_lsn:
                 raise GapError(
                     f"slot {source.slot} stands at {found.lsn}, the log ends at {writer.end_lsn}: "
@@ -154,14 +166,11 @@ class Capture:
         self._accept_gap = False
         return writer, created
 
-    def _recorded(self, identity: SourceIdentity, writer: LogWriter) -> SourceIdentity:
-        """The source that the log belongs to; this one, when the log is new."""
-        if writer.last_source is not None:
-            return writer.last_source
-        data = dumps(asdict(identity), indent=2).encode()
-        if not self._store.create(SOURCE_KEY, data):
-            return SourceIdentity(**loads(self._store.get(SOURCE_KEY) or data))
-        return identity
+    def _begin(self, writer: LogWriter, lsn: Lsn) -> None:
+        """The log starts here, or starts again after a gap: first the record of it, then the log itself."""
+        record = asdict(writer.source) | {"begins_at": str(lsn)}
+        self._store.replace(SOURCE_KEY, dumps(record, indent=2).encode())
+        writer.begin_at(lsn)
 
     def _start(self, replication: PGconn, writer: LogWriter) -> ReplicationStream:
         """START_REPLICATION, waiting for a server that has not noticed yet that our last connection is gone."""
