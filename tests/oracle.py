@@ -6,13 +6,16 @@ change of a row that is not there, or a second row of the same key, fails at its
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
+from tailrace import text, types
 from tailrace.change import Change, Column, Image, Operation, Relation, Unchanged
 from tailrace.source.connection import SESSION
 
@@ -26,11 +29,16 @@ ORDER BY attnum
 """
 
 
-def rows(connection: Connection, schema: str, table: str, columns: Sequence[str] | None = None) -> Rows:
-    """What is in the table now, or in the connection's transaction; generated columns are left out."""
+def pin(connection: Connection) -> None:
+    """Texts as Tailrace's own sessions have them."""
     for name, setting in SESSION.items():
         if name != "search_path":
             connection.execute("SELECT set_config(%s, %s, false)", [name, setting])
+
+
+def rows(connection: Connection, schema: str, table: str, columns: Sequence[str] | None = None) -> Rows:
+    """What is in the table now, or in the connection's transaction; generated columns are left out."""
+    pin(connection)
     qualified = sql.Identifier(schema, table)
     if columns is None:
         columns = [name for (name,) in connection.execute(_COLUMNS, [qualified.as_string(connection)])]
@@ -192,3 +200,44 @@ def _places(old: Relation, new: Relation) -> list[tuple[int | None, bytes | None
         if len(new.columns) != len(old.columns) and len(found) == min(len(new.columns), len(old.columns)):
             break
     return [(found.get(i), c.missing.encode() if c.missing is not None else None) for i, c in enumerate(new.columns)]
+
+
+def typed(relation: Relation, image: Image) -> tuple[Any, ...]:
+    """The image as its mapped types have it, in values that can be compared and hashed; special ones stay text."""
+    return tuple([_typed(column, value) for column, value in zip(relation.columns, image, strict=True)])
+
+
+def _typed(column: Column, value: bytes | Unchanged | None) -> Any:
+    if value is None or isinstance(value, Unchanged):
+        return value
+    found = types.mapping(column).arrow_value(value)
+    return ("special", value.decode()) if found is text.SPECIAL else _comparable(found)
+
+
+def typed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """Rows of a snapshot's chunks, in the same values."""
+    for batch in batches:
+        columns = [_plain(column).to_pylist() for column in batch.columns[:-1]]
+        names = batch.schema.names
+        for index, special in enumerate(batch.columns[-1].to_pylist()):
+            row = [_comparable(column[index]) for column in columns]
+            for name, value in special or ():
+                assert row[names.index(name)] is None, "a special value beside an ordinary one"
+                row[names.index(name)] = ("special", value)
+            yield tuple(row)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Moments as integers: Python's end at the year 9999."""
+    if pa.types.is_date32(column.type):
+        return column.view(pa.int32())
+    return column.view(pa.int64()) if pa.types.is_temporal(column.type) else column
+
+
+def _comparable(value: Any) -> Any:
+    match value:
+        case float():
+            return "float", struct.pack(">d", value)  # NaN equals itself, -0 is not 0
+        case dict():
+            return tuple(value.items())
+    return value

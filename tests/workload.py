@@ -85,6 +85,7 @@ class Workload:
 
     `connect` gives an autocommitting connection. With `survive`, a lost connection is made again: for tests that crash
     the server, where nothing can be replayed anyway. `rest_s` is slept after each transaction.
+    `exclusive` is how often a step is one that needs whole tables: TRUNCATE, and with `ddl` changes of shape.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Workload:
         ddl: bool = False,
         survive: bool = False,
         rest_s: float = 0.0,
+        exclusive: float = 0.02,
     ) -> None:
         self.tables = _tables(random.Random(seed))
         self.committed = 0
@@ -105,6 +107,7 @@ class Workload:
         self._ddl = ddl
         self._survive = survive
         self._rest_s = rest_s
+        self._exclusively = exclusive
         self._lanes: list[_Lane] = []
         self._names = itertools.count(1)
         self._stop = threading.Event()
@@ -186,7 +189,7 @@ class Workload:
             while len(self._lanes) < self._count:
                 self._lanes.append(_Lane(self, len(self._lanes), self._connect()))
             lane = self._rng.choice(self._lanes)
-            if not lane.is_open and self._rng.random() < 0.02:
+            if not lane.is_open and self._rng.random() < self._exclusively:
                 self._finish()
                 lane.begin()
                 self._exclusive(lane)

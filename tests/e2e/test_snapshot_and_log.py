@@ -1,0 +1,151 @@
+"""The proof: while a random workload runs, snapshot + changes from its LSN on = the table, at every position tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from json import loads
+from typing import Any
+
+import psycopg
+import pytest
+from tests import oracle
+from tests.capturing import CaptureThread, current_lsn
+from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.store import StoreAddress
+from tests.workload import Workload
+
+from tailrace import settings
+from tailrace.change import Change, Operation, Position
+from tailrace.embedded.process import wait_until
+from tailrace.errors import SnapshotError
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import Snapshot, SnapshotReader
+from tailrace.source import catalog
+from tailrace.source.bootstrap import Bootstrap
+from tailrace.source.connection import connect
+from tailrace.source.snapshot import MARKER_PREFIX, SnapshotJob
+from tailrace.store import Store
+
+_MARK = "oracle"
+Tables = dict[tuple[str, str], oracle.Rows]
+
+
+class _Marks:
+    """Positions at which PostgreSQL's rows are known: a message in the log, and what every table held there."""
+
+    def __init__(self, workload: Workload, connection: psycopg.Connection[Any]) -> None:
+        self._workload = workload
+        self._connection = connection
+        self.rows: list[Tables] = []
+
+    def set(self) -> None:
+        with self._workload.paused():
+            number = str(len(self.rows))
+            self._connection.execute("SELECT pg_logical_emit_message(true, %s, %s::text)", [_MARK, number])
+            tables = [(t.schema, t.name) for t in self._workload.tables]
+            self.rows.append({table: oracle.rows(self._connection, *table) for table in tables})
+
+
+@pytest.mark.parametrize("kind", ["18-file", "16-s3"])
+def test_snapshot_and_log_are_the_table(kind: str, request: pytest.FixtureRequest) -> None:
+    version, store_kind = kind.split("-")
+    server = request.getfixturevalue(f"postgres{version}")
+    address: StoreAddress = request.getfixturevalue(f"{store_kind}_address")
+    database = make_database(server)
+    try:
+        marks = _captured_with_snapshots(database, address)
+        taken = SnapshotReader(*address).list()
+        log = list(LogReader(*address).changes())
+        for lsn in {snapshot.lsn for snapshot in taken}:
+            assert _compared([s for s in taken if s.lsn == lsn], log, marks) >= 3
+        assert set(Counter(snapshot.relation.oid for snapshot in taken).values()) == {3}
+        told = [loads(c.content or b"")["id"] for c in log if c.prefix == MARKER_PREFIX]
+        assert sorted(told) == sorted(snapshot.id for snapshot in taken)
+    finally:
+        drop_database(database)
+
+
+def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[Tables]:
+    """Snapshots at three moments: with the slot itself, on demand beside the stream, and once more."""
+    given = settings.Settings(
+        source=settings.Source(url=database.url, tables=("*.*",)),
+        store=settings.Store(*address),
+        capture=settings.Capture(seal_after_ms=5),
+        snapshot=settings.Snapshot(chunk_bytes=64 * 1024, chunk_rows=50),
+    )
+    store = Store.open(*address)
+    workload = Workload(database.connect, seed=23, exclusive=0.003)
+    workload.create()
+    workload.run(60)
+    bootstrap = Bootstrap(given, store)
+    with database.connect() as connection:
+        marks = _Marks(workload, connection)
+        with workload, CaptureThread(given, store, snapshots=bootstrap) as capture:
+            marks.set()
+            assert bootstrap.wait(60)
+            assert bootstrap.error is None
+            marks.set()
+            for _ in range(2):
+                _let(workload, 30)
+                _take(given, marks)
+            for _ in range(3):
+                _let(workload, 20)
+                marks.set()
+            workload.stop()
+            capture.wait_for(current_lsn(connection))
+    return marks.rows
+
+
+def _take(given: settings.Settings, marks: _Marks) -> None:
+    """Of every table; again of those that were truncated meanwhile."""
+    tables = None
+    while True:
+        job = SnapshotJob(given, tables)
+        job.start()
+        marks.set()
+        try:
+            assert job.wait(60)
+            return
+        except SnapshotError:
+            with connect(given.source) as connection:
+                published = catalog.published(connection, given.source.publication)
+            tables = [t for t in published if f"{t.schema}.{t.name}" in job.failures]
+
+
+def _let(workload: Workload, transactions: int) -> None:
+    end = workload.committed + transactions
+    assert wait_until(lambda: workload.committed >= end, 60)
+
+
+def _compared(taken: list[Snapshot], log: list[Change], marks: list[Tables]) -> int:
+    """Follows the log from the snapshots on; how many marks it met, each of them right."""
+    replica = oracle.Replica()
+    for snapshot in taken:
+        replica.load(snapshot.relation, oracle.typed_rows(snapshot.chunks()))
+    oids = {snapshot.relation.oid for snapshot in taken}
+    met = 0
+    for change in log:
+        if change.position < Position(taken[0].lsn, 0):
+            continue
+        if change.operation is Operation.MESSAGE and change.prefix == _MARK:
+            expected = marks[int(change.content or b"")]
+            for snapshot in taken:
+                relation = snapshot.relation
+                table = relation.schema, relation.name
+                rows = expected[table]
+                assert replica.rows(*table) == _typed(relation, rows), f"{table} at {change.position}"
+            met += 1
+        if change.relation is not None and change.relation.oid in oids:
+            replica.apply(_as_typed(change))
+    return met
+
+
+def _typed(relation: Any, rows: oracle.Rows) -> Counter[Any]:
+    return Counter(oracle.typed(relation, row) for row in rows.elements())
+
+
+def _as_typed(change: Change) -> Change:
+    assert change.relation is not None
+    old, new = (image and oracle.typed(change.relation, image) for image in (change.old, change.new))
+    return replace(change, old=old, new=new)

@@ -1,0 +1,165 @@
+"""Snapshots that are interrupted: nothing half is ever seen, and what was finished is not copied again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests import oracle
+from tests.capturing import capture_to_end, environment, tailrace
+from tests.fixtures.postgres import Database
+from tests.fixtures.store import StoreAddress
+
+from tailrace import settings
+from tailrace.embedded.process import wait_until
+from tailrace.errors import SnapshotError, SourceError, StoreRefused
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.source import catalog
+from tailrace.source.snapshot import SnapshotJob, missing
+from tailrace.store import Store
+
+_TABLES = 4
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """Tables that take workers a while, one much longer than the others."""
+    for number in range(_TABLES):
+        database.execute(f"""
+            CREATE TABLE t{number} (id int PRIMARY KEY, v text);
+            INSERT INTO t{number} SELECT i, md5(i::text) FROM generate_series(1, {200 * 25**number // 12}) i;
+        """)
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    return database
+
+
+def configured(database: Database, address: StoreAddress, **snapshot: Any) -> settings.Settings:
+    return settings.Settings(
+        source=settings.Source(url=database.url),
+        store=settings.Store(url=address.url, options=address.options),
+        snapshot=settings.Snapshot(chunk_bytes=64 * 1024, **snapshot),
+    )
+
+
+def started(database: Database, address: StoreAddress) -> SnapshotJob:
+    """For the tables that have no snapshot yet."""
+    with database.connect() as connection:
+        tables = missing(Store.open(*address), catalog.published(connection, "tailrace"))
+    job = SnapshotJob(configured(database, address), tables)
+    job.start()
+    return job
+
+
+def seen(database: Database, address: StoreAddress) -> dict[str, str]:
+    """The finished snapshots, table → id; each must be whole."""
+    found = SnapshotReader(*address).list()
+    with database.connect() as connection:
+        for snapshot in found:
+            relation = snapshot.relation
+            rows = oracle.rows(connection, relation.schema, relation.name)
+            assert Counter(oracle.typed_rows(snapshot.chunks())) == Counter(oracle.typed(relation, row) for row in rows)
+    assert len({s.relation.name for s in found}) == len(found), "a table was copied twice"
+    return {snapshot.relation.name: snapshot.id for snapshot in found}
+
+
+def test_a_worker_is_killed(filled: Database, file_address: StoreAddress) -> None:
+    before: dict[str, str] = {}
+    for kill_after in (2, 3, 4):
+        job = started(filled, file_address)
+        wanted = kill_after - 1 - len(before)
+        wait_until(lambda job=job, wanted=wanted: job.progress.tables_done >= wanted, 30)  # type: ignore[misc]
+        busy = [w for w in job._workers if w.order is not None]
+        os.kill(busy[0].process.pid or 0, signal.SIGKILL)
+        with pytest.raises(SnapshotError, match="killed by signal 9"):
+            job.wait(30)
+        after = seen(filled, file_address)
+        assert before.items() <= after.items()
+        assert SnapshotReader(*file_address).orphans() == []
+        before = after
+        if len(before) == _TABLES - 1:
+            break
+    assert "t3" not in before
+    assert started(filled, file_address).wait(60)
+    assert set(seen(filled, file_address)) == {f"t{n}" for n in range(_TABLES)}
+    assert before.items() <= seen(filled, file_address).items()
+
+
+def test_the_whole_process_is_killed(filled: Database, store_address: StoreAddress) -> None:
+    rng = random.Random(11)
+    env = environment(filled, *store_address) | {"TAILRACE_SNAPSHOT_CHUNK_BYTES": str(64 * 1024)}
+    capture_to_end(env)
+    before: dict[str, str] = {}
+    left_orphans = 0
+    for _ in range(5):
+        run = subprocess.Popen(tailrace("snapshot", "--missing"), env=env, stderr=subprocess.DEVNULL)
+        wait_until(lambda run=run: bool(SnapshotReader(*store_address).orphans()) or run.poll() is not None, 60)  # type: ignore[misc]
+        time.sleep(rng.uniform(0, 0.2))
+        workers = psutil.Process(run.pid).children(recursive=True) if run.poll() is None else []
+        run.kill()
+        run.wait()
+        # They notice that nobody listens any more, and end.
+        _, alive = psutil.wait_procs(workers, timeout=30)
+        assert alive == []
+        left_orphans += len(SnapshotReader(*store_address).orphans())
+        after = seen(filled, store_address)
+        assert before.items() <= after.items()
+        before = after
+    done = subprocess.run(tailrace("snapshot", "--missing"), env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert before.items() <= seen(filled, store_address).items()
+    assert set(seen(filled, store_address)) == {f"t{n}" for n in range(_TABLES)}
+    assert SnapshotReader(*store_address).orphans() == []
+    assert left_orphans or len(before) == _TABLES, "the kills came too early to mean anything"
+
+
+def test_the_connection_is_lost(filled: Database, file_address: StoreAddress) -> None:
+    job = started(filled, file_address)
+    assert wait_until(lambda: job.progress.tables_done >= 1, 30)
+    with filled.connect() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+    with pytest.raises(SourceError):
+        job.wait(30)
+    assert 1 <= len(seen(filled, file_address)) < _TABLES
+    assert started(filled, file_address).wait(60)
+    assert len(seen(filled, file_address)) == _TABLES
+
+
+def test_the_store_refuses(filled: Database, file_address: StoreAddress, tmp_path: Path) -> None:
+    job = SnapshotJob(configured(filled, file_address))
+    (tmp_path / "store" / "snapshots").write_text("in the way")
+    job.start()
+    with pytest.raises(StoreRefused):
+        job.wait(30)
+    (tmp_path / "store" / "snapshots").unlink()
+    assert SnapshotReader(*file_address).list() == []
+
+
+def test_cancelled(filled: Database, file_address: StoreAddress) -> None:
+    job = started(filled, file_address)
+    assert wait_until(lambda: job.progress.tables_done >= 1, 30)
+    job.cancel()
+    with pytest.raises(SnapshotError, match="cancelled"):
+        job.wait(10)
+    assert len(seen(filled, file_address)) == job.progress.tables_done < _TABLES
+    assert SnapshotReader(*file_address).orphans() == []
+
+
+def test_one_job_leaves_anothers_chunks_alone(filled: Database, file_address: StoreAddress) -> None:
+    first = started(filled, file_address)
+    assert wait_until(lambda: bool(SnapshotReader(*file_address).orphans()), 30)
+    with filled.connect() as connection:
+        small = [t for t in catalog.published(connection, "tailrace") if t.name == "t0"]
+    second = SnapshotJob(configured(filled, file_address), small)
+    second.start()
+    assert second.wait(60)
+    assert first.wait(60)
+    for snapshot in SnapshotReader(*file_address).list():
+        assert sum(len(batch) for batch in snapshot.chunks()) == snapshot.rows
