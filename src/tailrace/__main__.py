@@ -1,4 +1,4 @@
-"""`python -m tailrace`: the command line where no script is installed."""
+"""`python -m tailrace`."""
 
 from tailrace.cli import main
 
