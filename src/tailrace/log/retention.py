@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError, TailraceError
+from tailrace.log import snapshot
 from tailrace.log.consistency import Shape
 from tailrace.log.listing import LogObject, covered, listed
 from tailrace.log.reader import LogReader
@@ -22,7 +23,6 @@ from tailrace.log.trim import Trim
 from tailrace.store import Store
 
 CURSORS = "cursors"
-SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,17 @@ def cursors(store: Store) -> dict[str, Position]:
 
 def snapshots(store: Store) -> dict[str, Lsn]:
     """Of each table that has a snapshot, the newest one's LSN."""
-    newest: dict[str, Lsn] = {}
-    for info in store.list(SNAPSHOTS):
+    newest: dict[str, tuple[str, str]] = {}
+    for info in store.list(snapshot.PREFIX):
         parts = info.key.split("/")
-        if len(parts) == 4 and parts[3] == "meta.json":
-            lsn = Lsn.parse(_text(store, info.key, "lsn"))
-            newest[parts[1]] = max(lsn, newest.get(parts[1], lsn))
-    return newest
+        if len(parts) == 4 and parts[3] == snapshot.META:
+            # Ids sort by LSN. A table that was renamed has another key, but the same oid.
+            oid = parts[1].partition("-")[0]
+            newest[oid] = max((parts[2], parts[1]), newest.get(oid, ("", "")))
+    return {
+        table: Lsn.parse(_text(store, f"{snapshot.PREFIX}/{table}/{id}/{snapshot.META}", "lsn"))
+        for id, table in newest.values()
+    }
 
 
 def _text(store: Store, key: str, field: str) -> str:
