@@ -15,26 +15,26 @@ from bench.report import Report
 from tailrace.embedded.postgres import Postgres
 
 PUBLICATION = "bench"
-_TABLE = """
+TABLE = """
 CREATE TABLE {name} (id bigint PRIMARY KEY, customer int, amount numeric(12,2), placed_at timestamptz,
                      is_paid bool, status text, note text)
 """
-_ROW = (
+ROW = (
     "g, (g % 1000)::int, round((g::bigint * 7919 % 1000000) / 100.0, 2), now() - g * interval '1 second',"
     " g % 2 = 0, (ARRAY['new','paid','sent','done'])[1 + g % 4], md5(g::text)"
 )
 _LOADS = {
-    "1M rows in one transaction": "INSERT INTO {name} SELECT " + _ROW + " FROM generate_series(1, 1000000) g",
+    "1M rows in one transaction": "INSERT INTO {name} SELECT " + ROW + " FROM generate_series(1, 1000000) g",
     "1M rows, 10 a transaction": """
         DO $$ BEGIN FOR i IN 0..99999 LOOP
             INSERT INTO {name} SELECT """
-    + _ROW
+    + ROW
     + """ FROM generate_series(i * 10 + 1, i * 10 + 10) g; COMMIT;
         END LOOP; END $$""",
     "mixed: inserts, updates, deletes": """
         DO $$ BEGIN FOR i IN 0..29999 LOOP
             INSERT INTO {name} SELECT """
-    + _ROW
+    + ROW
     + """ FROM generate_series(i * 10 + 1, i * 10 + 10) g;
             UPDATE {name} SET status = 'sent', amount = amount + 1 WHERE id BETWEEN i * 10 - 40 AND i * 10 - 31;
             DELETE FROM {name} WHERE id BETWEEN i * 10 - 80 AND i * 10 - 76; COMMIT;
@@ -54,7 +54,7 @@ def run(report: Report, rounds: int = 3) -> None:
         connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")
         for number, (name, load) in enumerate(_LOADS.items()):
             table = f"load{number}"
-            connection.execute(_TABLE.format(name=table))
+            connection.execute(TABLE.format(name=table))
             connection.execute("SELECT pg_create_logical_replication_slot('before', 'pgoutput')")
             connection.execute(load.format(name=table))
             row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()

@@ -227,14 +227,12 @@ def _summarise(console: Console, capturing: _Capturing, watching: _Watching, sto
     )
     console.print("\nThe log is kept. What to try next:", style="bold")
     for what, arguments in (
-        ("what is in it", "ls"),
-        ("the changes, as JSON", "cat --json --table public.orders | head -3"),
-        ("that nobody touched it", "verify"),
+        ("what is in it", f"log ls --store {store.url}"),
+        ("one table's changes", f"log cat --json --table public.orders --store {store.url}"),
+        ("that nobody touched it", f"log verify --store {store.url}"),
+        ("your own database", "init    (then check, then capture)"),
     ):
-        console.print(f"  {what:<24} tailrace log --store {store.url} {arguments}", soft_wrap=True)
-    console.print(
-        f"  {'your own database':<24} tailrace init, then tailrace check, then tailrace capture", soft_wrap=True
-    )
+        console.print(f"  {what:<24} {_program()} {arguments}", soft_wrap=True)
     if not equal:
         raise TailraceError("the log and the database differ", "this is a bug in Tailrace: please report it")
 
