@@ -42,7 +42,7 @@ url = "file:///var/lib/tailrace"
 # region = "eu-central-1"
 
 [capture]
-# A segment is sealed this long after the first commit in it. Less is quicker to arrive, and more objects.
+# At most one segment in this time, unless it is full: how long a commit may wait. Less is quicker, and more objects.
 # seal_after_ms = 50
 # ... or when it has this many bytes.
 # segment_bytes = 16777216

@@ -1,0 +1,63 @@
+"""Imports go one way, and capture stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
+
+LAYERS: list[set[str]] = [
+    {"errors"},
+    {"retry", "text"},
+    {"change", "types", "settings"},
+    {"store", "pgoutput"},
+    {"log"},
+    {"source"},
+    {"embedded"},
+    {"cli"},
+]
+"""From the ground up: a package imports from its own layer and those before it."""
+
+
+def _package(module: str) -> str:
+    return module.split(".")[1]
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tailrace."):
+            found.add(_package(node.module))
+        elif isinstance(node, ast.ImportFrom) and node.module == "tailrace":
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(_package(alias.name) for alias in node.names if alias.name.startswith("tailrace."))
+    return found
+
+
+MODULES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem not in ("__init__", "__main__"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    relative = path.relative_to(SOURCE)
+    own = relative.parts[0].removesuffix(".py")
+    layer = next(i for i, names in enumerate(LAYERS) if own in names)
+    allowed = set().union(*LAYERS[: layer + 1])
+    assert _imports(path) <= allowed
+
+
+@pytest.mark.parametrize("heavy", ["pyspark", "numba", "duckdb", "pandas"])
+def test_capture_does_without(heavy: str) -> None:
+    code = f"import sys, tailrace.cli.capture; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_kernels_are_the_only_ones_to_import_numba() -> None:
+    users = {p.name for p in MODULES if "import numba" in p.read_text() or "from numba" in p.read_text()}
+    assert users == {"kernel.py"}
