@@ -239,7 +239,9 @@ def test_a_gap_stops_a_reader_that_would_cross_it(store: Store) -> None:
         seen.extend(changes)
     assert list(reader.changes(across_gaps=True)) == server.changes
     assert list(reader.changes(Position(Lsn(lost_until), 0))) == server.sent[-1].changes
-    assert before == server.changes[: len(before)]
+    assert seen == before == server.changes[: len(before)]
+    with pytest.raises(GapError, match="are not in the log"):
+        list(reader.changes(Position(Lsn(lost_until - 5), 0)))
 
 
 @contextmanager

@@ -54,8 +54,12 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     progress: Callable[[Result], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
+    reader: LogReader | None = None,
 ) -> Result:
-    """One pass over the log. `stop` is asked between objects: what is done is done, the rest is the next pass's."""
+    """One pass over the log. `stop` is asked between objects: what is done is done, the rest is the next pass's.
+
+    A `reader` that is kept from pass to pass remembers headers, so that objects which stay as they are cost nothing.
+    """
     result = Result()
     trim = Trim.load(store)
     objects = [o for o in listed(store) if trim is None or o.first >= trim.first_id]
@@ -69,7 +73,9 @@ def compact(
             result.left_over += 1
         progress(result)
     remaining = [o for o in objects if o not in left_over]
-    for run in plan(_candidates(store, remaining, now or datetime.now(UTC), older_than), target_bytes):
+    reader = reader or LogReader(store)
+    reader.list()
+    for run in plan(_candidates(reader, remaining, now or datetime.now(UTC), older_than), target_bytes):
         if stop():
             return result
         if merge(store, run):
@@ -113,9 +119,10 @@ def _worthwhile(run: list[Candidate]) -> list[Candidate]:
     return run
 
 
-def _candidates(store: Store, objects: Sequence[LogObject], now: datetime, older_than: timedelta) -> list[Candidate]:
+def _candidates(
+    reader: LogReader, objects: Sequence[LogObject], now: datetime, older_than: timedelta
+) -> list[Candidate]:
     """What may be merged: the old ones, but for the newest segment, that do not hold many already."""
-    reader = LogReader(store)
     newest = max((o.last for o in objects), default=0)
     found = []
     for o in objects:

@@ -152,7 +152,18 @@ class LogReader:
         across_gaps: bool,
         wait: Callable[[], bool] | None,
     ) -> Iterator[Change]:
-        for span in self.spans(self.find(start), wait=wait, across_gaps=across_gaps):
+        first_id = self.find(start)
+        if isinstance(start, Position) and not across_gaps:
+            header = self._header(first_id)
+            # The segment that tells of a gap is empty, and reaches to where the log begins again.
+            if (
+                header is not None
+                and header.gap_from is not None
+                and not header.rows
+                and start.commit_lsn < header.end_lsn
+            ):
+                raise _gap(header)
+        for span in self.spans(first_id, wait=wait, across_gaps=across_gaps):
             for change in changes_of(span.content, span.start, span.stop, tables):
                 if start is not None and _is_before(change, start):
                     continue
@@ -170,10 +181,7 @@ class LogReader:
         while (content := self._awaited(id, self._content, wait)) is not None:
             header = content.header
             if header.gap_from is not None and not across_gaps and id != first_id:
-                raise GapError(
-                    f"changes between {header.gap_from} and segment {id} are not in the log",
-                    "start again from a snapshot taken after the gap",
-                )
+                raise _gap(header)
             if header.committed_rows:
                 yield Span(content, 0, header.committed_rows)
             if not header.ends_at_commit:
@@ -320,3 +328,10 @@ def _is_before(change: Change, bound: Position | datetime) -> bool:
     if isinstance(bound, datetime):
         return change.committed_at < bound
     return change.position < bound
+
+
+def _gap(header: Header) -> GapError:
+    return GapError(
+        f"changes between {header.gap_from} and segment {header.id} are not in the log",
+        "start again from a snapshot taken after the gap",
+    )
