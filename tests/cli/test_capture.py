@@ -1,0 +1,92 @@
+"""`tailrace capture` as scripts and people use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.capturing import environment, tailrace
+from tests.fixtures.postgres import Database
+from tests.fixtures.store import StoreAddress
+
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.store import Store
+
+
+def _run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(tailrace(*arguments), env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_first_run_makes_everything_and_copies_the_tables(any_database: Database, store_address: StoreAddress) -> None:
+    any_database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); INSERT INTO t VALUES (1, 'before')")
+    env = environment(any_database, *store_address) | {"TAILRACE_SNAPSHOT_ON_START": "true"}
+    first = _run(env, "capture", "--until-lsn", "current")
+    assert first.returncode == 0, first.stderr
+    store = Store.open(*store_address)
+    snapshot = SnapshotReader(store).newest("public", "t")
+    assert snapshot is not None
+    assert [batch.to_pylist() for batch in snapshot.chunks()] == [[{"id": 1, "note": "before", "_special": None}]]
+
+    any_database.execute("INSERT INTO t VALUES (2, 'after')")
+    second = _run(env, "capture", "--until-lsn", "current")
+    assert second.returncode == 0, second.stderr
+    changes = [c for c in LogReader(store).changes() if c.relation]
+    assert [(c.after, c.position.commit_lsn >= snapshot.lsn) for c in changes] == [({"id": 2, "note": "after"}, True)]
+    assert len(SnapshotReader(store).list("public", "t")) == 1, "a finished table is not copied again"
+
+    printed = _run(env, "log", "cat", "--json", "--table", "public.t")
+    assert json.loads(printed.stdout)["after"] == {"id": 2, "note": "after"}
+
+
+def test_until_an_lsn_that_is_durable_already_ends_at_once(database: Database, file_address: StoreAddress) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    env = environment(database, *file_address)
+    assert _run(env, "capture", "--until-lsn", "current").returncode == 0
+    again = _run(env, "capture", "--until-lsn", "0/1")
+    assert again.returncode == 0
+    assert "captured 0 changes" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"TAILRACE_STORE_URL": "ftp://x"}, 2, ["unknown scheme", "s3://"]),
+        ({"TAILRACE_CAPTURE_SEGMENT_BYTES": "1"}, 2, ["SEGMENT_BYTES", "at least 65536"]),
+        ({"TAILRACE_SOURCE_TABLES": "other.*"}, 1, ["no table to capture", "other.*"]),
+    ],
+)
+def test_bad_input_says_what_to_do(
+    change: dict[str, str], code: int, words: list[str], database: Database, file_address: StoreAddress
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    done = _run(environment(database, *file_address) | change, "capture", "--until-lsn", "current")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_bad_lsn_says_what_one_looks_like(database: Database, file_address: StoreAddress) -> None:
+    done = _run(environment(database, *file_address), "capture", "--until-lsn", "yesterday")
+    assert done.returncode == 2
+    assert "0/1A2B3C4" in done.stderr
+
+
+def test_a_table_without_identity_is_left_out_and_said_so(database: Database, file_address: StoreAddress) -> None:
+    database.execute("CREATE TABLE keyed (id int PRIMARY KEY); CREATE TABLE bare (n int); INSERT INTO bare VALUES (1)")
+    done = _run(environment(database, *file_address), "capture", "--until-lsn", "current")
+    assert done.returncode == 0
+    assert "public.bare is not captured" in done.stderr
+    database.execute("UPDATE bare SET n = 2")  # the application's statements go on working
+
+
+def test_a_store_in_a_place_that_cannot_be_written(database: Database, tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("not a directory")
+    done = _run(environment(database, str(occupied / "store")), "capture", "--until-lsn", "current")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "hint:" in done.stderr
