@@ -112,6 +112,11 @@ class Relation:
 
     def to_json(self) -> str:
         """Canonical: equal relations have equal text."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        # Once: every segment carries it.
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @classmethod

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -339,8 +339,13 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
         # The chain is of texts: one that reads the same but is written otherwise would break it later.
         if header.to_json() != text:
             raise CorruptError(f"{name}: the header of segment {header.id} is not in its canonical form", _RESTORE)
-    relations = {d: Relation.from_json(t) for d, t in json.loads(raw[_RELATIONS]).items()}
-    return headers, relations
+    return headers, {digest: _relation(text) for digest, text in json.loads(raw[_RELATIONS]).items()}
+
+
+@lru_cache(maxsize=10_000)
+def _relation(text: str) -> Relation:
+    """Nearly every segment has the relations of the one before it."""
+    return Relation.from_json(text)
 
 
 def _rows(table: pa.Table) -> Rows:
