@@ -1,0 +1,105 @@
+"""A database under capture: do something to it, and read back what the log says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from click.testing import CliRunner
+from tests import oracle
+from tests.capturing import CaptureThread, configured
+from tests.fixtures.postgres import Database
+
+from tailrace.change import Change, Column, Lsn, Relation, Value
+from tailrace.cli import main
+from tailrace.embedded.process import wait_until
+from tailrace.log.reader import LogReader
+from tailrace.log.verify import verify
+from tailrace.store import Store
+
+_MARK = "tests.e2e"
+
+
+class Captured:
+    """`changes` waits for all that is committed when it is called."""
+
+    def __init__(self, database: Database, store: Store, connection: psycopg.Connection[Any]) -> None:
+        self.database = database
+        self.store = store
+        self.connection = connection
+        self.run: CaptureThread | None = None
+        self._marks = count(1)
+
+    def execute(self, *statements: str) -> None:
+        """Each committed by itself."""
+        for statement in statements:
+            self.connection.execute(statement.encode())
+
+    def catch_up(self) -> None:
+        """Until the log has what is committed now."""
+        assert self.run is not None
+        query = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
+        row = self.connection.execute(query, [_MARK, str(next(self._marks))]).fetchone()
+        assert row is not None
+        self.run.wait_for(Lsn(Lsn.parse(row[0]) + 1))
+
+    def changes(self, table: str | None = None) -> list[Change]:
+        """Those of one table, or all; our own marks are left out."""
+        self.catch_up()
+        return self.changes_now(table)
+
+    def changes_now(self, table: str | None = None) -> list[Change]:
+        """As far as the log goes; capture may have ended."""
+        every = [c for c in LogReader(self.store).changes() if c.prefix != _MARK]
+        return [c for c in every if table in (None, c.table)]
+
+    def assert_follows(self, *tables: str, schema: str = "public") -> None:
+        """The changes, followed from empty tables, are what PostgreSQL shows."""
+        replica = oracle.replay(self.changes())
+        for table in tables:
+            assert replica.rows(schema, table) == oracle.rows(self.connection, schema, table), table
+
+
+@contextmanager
+def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Captured]:
+    """Published is what the publication says that the test made, else everything."""
+    if not database.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
+        database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    store = Store.open(str(directory / "store"))
+    with database.connect(client_encoding="UTF8") as connection:
+        log = Captured(database, store, connection)
+        with CaptureThread(configured(database, **capture), store) as run:
+            log.run = run
+            yield log
+        assert not list(verify(store))
+
+
+def told(change: Change) -> tuple[str, dict[str, Value] | None, dict[str, Value] | None]:
+    return str(change.operation), change.before, change.after
+
+
+def relation_of(change: Change) -> Relation:
+    assert change.relation is not None
+    return change.relation
+
+
+def column_of(relation: Relation, name: str) -> Column:
+    (column,) = [c for c in relation.columns if c.name == name]
+    return column
+
+
+def cat(store: Store, *arguments: str) -> list[dict[str, Any]]:
+    """What `tailrace log cat --json` prints, numbers as the digits that stand there."""
+    result = CliRunner().invoke(main, ["log", "cat", "--json", "--store", store.url, *arguments])
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line, parse_float=str, parse_int=str) for line in result.stdout.split("\n") if line]
+    return [line for line in lines if line["message_prefix"] != _MARK]
+
+
+def eventually(condition: Any, seconds: float = 60) -> None:
+    assert wait_until(condition, seconds), "waited in vain"
