@@ -75,7 +75,7 @@ def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[
         snapshot=settings.Snapshot(chunk_bytes=64 * 1024, chunk_rows=50),
     )
     store = Store.open(*address)
-    workload = Workload(database.connect, seed=23, exclusive=0.003)
+    workload = Workload(database.connect, seed=23, exclusive=0.003, rest_s=0.01)
     workload.create()
     workload.run(60)
     bootstrap = Bootstrap(given, store)

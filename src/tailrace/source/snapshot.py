@@ -47,6 +47,9 @@ MARKER_PREFIX = "tailrace.snapshot"
 # An interpreter and a connection; a machine that takes longer has other troubles.
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.2
+# With the waits between them 12 seconds, and as long again for the store's own attempts: a store that is away for
+# longer ends the snapshot, and what is finished stays.
+_STORE_ATTEMPTS = 7
 
 
 def missing(store: Store, tables: Iterable[PublishedTable], since: Lsn = Lsn(0)) -> list[PublishedTable]:  # noqa: B008
@@ -225,6 +228,7 @@ class SnapshotJob:
                 snapshot=exported.snapshot,
                 chunk_rows=settings.snapshot.chunk_rows,
                 chunk_bytes=settings.snapshot.chunk_bytes,
+                store_attempts=_STORE_ATTEMPTS,
                 number=number,
                 workers=count,
             )
@@ -326,7 +330,8 @@ class SnapshotJob:
             manifest=tuple(sorted(table.chunks, key=lambda chunk: chunk.name)),
             store=self._store,
         )
-        snapshot_worker.create(self._store, f"{table.prefix}/{format_.META}", snapshot.to_json().encode())
+        meta = snapshot.to_json().encode()
+        snapshot_worker.create(self._store, f"{table.prefix}/{format_.META}", meta, _STORE_ATTEMPTS)
         del self._tables[table.prefix]
         self.finished.append(snapshot)
         self.progress.tables_done += 1

@@ -10,7 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from tailrace.change import Type
 from tailrace.errors import DecodeError, SnapshotError, SourceRefused, StoreError, TailraceError
@@ -34,8 +34,6 @@ _log = logging.getLogger("tailrace.snapshot")
 
 # Decoded at a time: enough to be vectorised, little enough that columns of offsets beside the text stay small.
 _BLOCK_BYTES = 8 << 20
-# A store that is away for longer than this ends the snapshot; what is finished stays.
-_STORE_ATTEMPTS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class Errand:
     snapshot: str
     chunk_rows: int
     chunk_bytes: int
+    store_attempts: int
     number: int
     workers: int
 
@@ -165,10 +164,27 @@ class _Copier:
             self._connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(heap))
             self._check_shape(part)
             yield
-        finally:
-            if not self._connection.closed:
-                self._connection.execute("ROLLBACK TO part")
-                self._connection.execute("RELEASE part")
+        except BaseException:
+            with suppress(psycopg.Error):
+                self._abandon_copy()
+                self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._connection.execute("ROLLBACK TO part")
+        self._connection.execute("RELEASE part")
+
+    def _abandon_copy(self) -> None:
+        """The connection takes no other command before the one under way has ended."""
+        pgconn = self._connection.pgconn
+        if pgconn.transaction_status == TransactionStatus.ACTIVE:
+            pgconn.get_cancel().cancel()
+            with suppress(psycopg.Error):
+                while pgconn.get_copy_data(0)[0] > 0:
+                    pass
+            while pgconn.get_result() is not None:
+                pass
 
     def _check_shape(self, part: Part) -> None:
         """Rows are seen as of the snapshot, but the catalogue as of now: what changed in between would be misread.
@@ -232,7 +248,7 @@ class _Copier:
         number = self._chunks_of.get(prefix, self._errand.number)
         self._chunks_of[prefix] = number + self._errand.workers
         chunk, data = writer.finish(f"chunk-{number:05d}.parquet")
-        create(self._store, f"{prefix}/{chunk.name}", data)
+        create(self._store, f"{prefix}/{chunk.name}", data, self._errand.store_attempts)
         return chunk
 
 
@@ -240,7 +256,7 @@ def _base(type_: Type) -> Type:
     return _base(type_.base) if type_.base is not None else type_
 
 
-def create(store: Store, key: str, data: bytes) -> None:
+def create(store: Store, key: str, data: bytes, attempts: int) -> None:
     """Create an object, with patience for a store that comes back."""
     backoff = Backoff()
     while True:
@@ -249,7 +265,7 @@ def create(store: Store, key: str, data: bytes) -> None:
                 raise SnapshotError(f"{key} is there already, with other content", "somebody else writes this store")
             return
         except StoreError as error:
-            if backoff.failures >= _STORE_ATTEMPTS:
+            if backoff.failures + 1 >= attempts:
                 raise
             delay = backoff.next()
             _log.warning("%s; trying again in %.1f s", error, delay)
