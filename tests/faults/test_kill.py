@@ -23,6 +23,7 @@ from tests.fixtures.store import StoreAddress
 from tests.workload import Workload
 
 from tailrace.embedded.process import wait_until
+from tailrace.log import segment
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.store import Store
@@ -35,7 +36,7 @@ def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, 
     address: StoreAddress = request.getfixturevalue(f"{kind}_address")
     kills = KILLS * 5 // 6 if kind == "file" else KILLS - KILLS * 5 // 6
     rng = random.Random(kills)
-    workload = Workload(lambda: database.connect(autocommit=True), seed=7, rest_s=0.005)
+    workload = Workload(lambda: database.connect(autocommit=True), seed=7, rest_s=0.02)
     workload.create()
     database.execute("CREATE TABLE bulk (id int, n int, note text, PRIMARY KEY (id, n))")
     database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
@@ -57,29 +58,23 @@ def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, 
             schema, name = (table.schema, table.name) if table else ("public", "bulk")
             assert replica.rows(schema, name) == oracle.rows(connection, schema, name)
     assert not list(verify(store))
-    headers = [segment.metadata() for segment in LogReader(store).list()]
+    headers = [each.metadata() for each in LogReader(store).list()]
     torn = sum(header is not None and header.voids_tail for header in headers)
     print(f"{kind}: {kills} kills, {len(found)} changes, {len(headers)} segments, {torn} torn tails")
 
 
 def _run_and_kill(env: dict[str, str], store: Store, rng: random.Random) -> None:
     """Killed at a random moment after it began to write: that is when it has something to lose."""
-    before = _newest(store)
+    last = LogReader(store).last()
+    following = segment.key(last.id + 1 if last else 1)
     process = subprocess.Popen(tailrace("capture"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: process.poll() is not None or _newest(store) > before, 60)
+        wait_until(lambda: process.poll() is not None or store.head(following) is not None, 60)
         time.sleep(rng.uniform(0, 0.4))
         assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
     finally:
         process.kill()
         process.communicate()
-
-
-def _newest(store: Store) -> int:
-    """The newest id, found without listing: it only grows."""
-    reader = LogReader(store)
-    last = reader.last()
-    return last.id if last else 0
 
 
 class _Bulk:
@@ -100,14 +95,14 @@ class _Bulk:
     def _run(self) -> None:
         with self._database.connect(autocommit=True) as connection:
             number = 0
-            while not self._stop.wait(0.3):
+            while not self._stop.wait(0.5):
                 number += 1
                 _insert_many(connection, number)
 
 
 def _insert_many(connection: psycopg.Connection[Any], number: int) -> None:
     connection.execute(
-        "INSERT INTO bulk SELECT %s, n, md5(n::text) || repeat('x', 60) FROM generate_series(1, 1000) n", (number,)
+        "INSERT INTO bulk SELECT %s, n, md5(n::text) || repeat('x', 60) FROM generate_series(1, 700) n", (number,)
     )
     connection.execute("DELETE FROM bulk WHERE id < %s", (number - 2,))
 
