@@ -112,6 +112,7 @@ class Workload:
         self._names = itertools.count(1)
         self._stop = threading.Event()
         self._hold = threading.Lock()
+        self._pausing = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -157,7 +158,9 @@ class Workload:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """While this lasts, nothing is open and nothing happens: the moment to look at the rows."""
+        self._pausing.set()  # a lock alone would mostly go back to the thread that has just let go of it
         with self._hold:
+            self._pausing.clear()
             self._finish()
             yield
 
@@ -177,8 +180,8 @@ class Workload:
                     self._step()
                 if self._rest_s and self.committed > before:
                     time.sleep(self._rest_s)
-                else:
-                    time.sleep(0)  # whoever wants to pause us gets the lock
+                while self._pausing.is_set():
+                    time.sleep(0.001)
             with self._hold:
                 self._finish()
         except BaseException as error:

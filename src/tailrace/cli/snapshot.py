@@ -13,7 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn
 
 from tailrace.cli import Invocation, reporting
-from tailrace.errors import ConfigError, SlotLost, SnapshotError, WrongSource
+from tailrace.errors import ConfigError, SlotLost, SnapshotError, TailraceError, WrongSource
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.source import catalog, slot
@@ -25,6 +25,8 @@ from tailrace.source.snapshot import SnapshotJob, missing
 from tailrace.store import Store
 
 _PLAIN_SECONDS = 5.0
+# A table that is truncated or altered between snapshot and copy is copied again; one that always is, is not.
+_ATTEMPTS = 3
 
 
 @click.command("snapshot", short_help="Copy tables as they are now, beside the stream.")
@@ -49,15 +51,29 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     if not chosen:
         click.echo("every table has a snapshot: nothing to copy")
         return
-    job = SnapshotJob(settings, chosen)
+    for _ in range(_ATTEMPTS):
+        job = SnapshotJob(settings, chosen)
+        _copy(job)
+        chosen = [table for table in chosen if f"{table.schema}.{table.name}" in job.failures]
+        if not all(isinstance(failure, SnapshotError) for failure in job.failures.values()):
+            break  # only what happened to a table meanwhile may go better the next time
+        if not chosen:
+            return
+    job.wait()  # raises why
 
+
+def _copy(job: SnapshotJob) -> None:
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         job.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     job.start()
-    _watch(job)
+    try:
+        _watch(job)
+    except TailraceError:
+        if job.error is not None:
+            raise
     done = job.progress
     click.echo(
         f"copied {done.tables_done} {'table' if done.tables_done == 1 else 'tables'}, {done.rows:,} rows, at {job.lsn} "

@@ -125,6 +125,8 @@ class SnapshotJob:
         self.finished: list[Snapshot] = []
         self.failures: dict[str, TailraceError] = {}
         """Tables that could not be copied, though the others could."""
+        self.error: TailraceError | None = None
+        """What ended all of it."""
         self._settings = settings
         self._wanted = None if tables is None else {table.oid for table in tables}
         self._exported = exported
@@ -133,7 +135,6 @@ class SnapshotJob:
         self._orders: deque[Order] = deque()
         self._workers: list[_Worker] = []
         self._cancelled = threading.Event()
-        self._error: TailraceError | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -164,8 +165,8 @@ class SnapshotJob:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if len(self.failures) == 1:
             raise next(iter(self.failures.values()))
         if self.failures:
@@ -258,11 +259,11 @@ class SnapshotJob:
                     self._finish(connection, table)  # a partitioned table without partitions
                 self._copy(connection)
         except TailraceError as error:
-            self._error = error
+            self.error = error
         except Exception as error:
             _log.exception("a snapshot failed")
             hint = "this is a bug in Tailrace: please report it, with the lines above"
-            self._error = SnapshotError(f"a snapshot failed: {type(error).__name__}", hint)
+            self.error = SnapshotError(f"a snapshot failed: {type(error).__name__}", hint)
         finally:
             self._end_workers()
             self._remove_unfinished()
