@@ -32,6 +32,8 @@ SESSION: Final[Mapping[str, str]] = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    # PostgreSQL 18 only warns when the publication is missing: the warning must reach us.
+    "client_min_messages": "warning",
     # Nobody's function or operator stands in for PostgreSQL's own.
     "search_path": "pg_catalog",
     # Rows that a policy hides are an error, not silently absent from a snapshot.

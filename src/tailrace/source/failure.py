@@ -34,6 +34,10 @@ _SLOT_LOST = (
     "raise max_slot_wal_keep_size so that it does not happen again"
 )
 _CHECK = "run `tailrace check`: it prints the SQL that mends it"
+PUBLICATION_MISSED: Final = (
+    "it was missing when changes were made, and this slot has lost them: make sure that it is there now, "
+    "drop the slot, then run `tailrace capture --accept-gap`, which takes new snapshots"
+)
 _CREDENTIALS = "check user and password: source.url, source.password_file or PGPASSWORD"
 _WAIT = "it is tried again; nothing has to be done unless it stays so"
 
@@ -51,7 +55,7 @@ _RULES: Final = (
         r"replication slot .* does not exist",
         "somebody dropped it: run capture again for a new one, and take new snapshots of the tables",
     ),
-    _Rule(SourceRefused, "42704", r"publication .* does not exist", _CHECK),
+    _Rule(SourceRefused, "42704", r"publication .* does not exist", PUBLICATION_MISSED),
     _Rule(SourceRefused, "55000", r"wal_level", "set wal_level = logical and restart the server"),
     _Rule(SourceRefused, "55000", r"not currently accepting connections", "ask who administers the database"),
     _Rule(SourceRefused, "55000", r"", _CHECK),

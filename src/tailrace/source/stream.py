@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from tailrace.change import Lsn
-from tailrace.errors import SourceError
+from tailrace.errors import SourceError, SourceRefused
 from tailrace.pgoutput.framing import Frames
 from tailrace.source.connection import classify
+from tailrace.source.failure import PUBLICATION_MISSED
 
 _KEEPALIVE = ord("k")
 _EPOCH_SHIFT_S = 946_684_800
@@ -42,6 +43,8 @@ class ReplicationStream:
 
     def __init__(self, connection: PGconn, slot: str, publication: str, start: Lsn) -> None:
         self._connection = connection
+        self._publication = publication
+        self._missed: SourceRefused | None = None
         self.received_at = time.monotonic()
         command = sql.SQL(
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')"
@@ -55,6 +58,7 @@ class ReplicationStream:
         if result.status != ExecStatus.COPY_BOTH:
             raise classify(result)
         connection.nonblocking = 1
+        connection.notice_handler = self._notice
         self._poll = select.poll()
         self._poll.register(connection.socket, select.POLLIN)
 
@@ -92,6 +96,8 @@ class ReplicationStream:
                     size += length
         except psycopg.Error as error:
             raise classify(error) from error
+        if self._missed is not None:
+            raise self._missed
         if frames or keepalive:
             self.received_at = time.monotonic()
         return Received(Frames.of(frames) if frames else None, keepalive)
@@ -125,6 +131,12 @@ class ReplicationStream:
             pass  # the server went first: the stream is over all the same
         finally:
             self._connection.finish()
+
+    def _notice(self, notice: PGresult) -> None:
+        """Where older servers fail, PostgreSQL 18 only warns that the publication is missing, and sends no change."""
+        said = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
+        if notice.error_field(DiagnosticField.SQLSTATE) == b"55000" and self._publication.encode() in said:
+            self._missed = SourceRefused(said.decode(errors="replace"), PUBLICATION_MISSED)
 
     def _ended(self) -> Exception:
         result = self._connection.get_result()
