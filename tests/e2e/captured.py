@@ -28,11 +28,10 @@ _MARK = "tests.e2e"
 class Captured:
     """`changes` waits for all that is committed when it is called."""
 
-    def __init__(self, database: Database, store: Store, connection: psycopg.Connection[Any]) -> None:
-        self.database = database
+    def __init__(self, store: Store, connection: psycopg.Connection[Any], running: CaptureThread) -> None:
         self.store = store
         self.connection = connection
-        self.run: CaptureThread | None = None
+        self.running = running
         self._marks = count(1)
 
     def execute(self, *statements: str) -> None:
@@ -42,11 +41,10 @@ class Captured:
 
     def catch_up(self) -> None:
         """Until the log has what is committed now."""
-        assert self.run is not None
         query = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
         row = self.connection.execute(query, [_MARK, str(next(self._marks))]).fetchone()
         assert row is not None
-        self.run.wait_for(Lsn(Lsn.parse(row[0]) + 1))
+        self.running.wait_for(Lsn(Lsn.parse(row[0]) + 1))
 
     def changes(self, table: str | None = None) -> list[Change]:
         """Those of one table, or all; our own marks are left out."""
@@ -72,10 +70,8 @@ def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Ca
         database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     store = Store.open(str(directory / "store"))
     with database.connect(client_encoding="UTF8") as connection:
-        log = Captured(database, store, connection)
-        with CaptureThread(configured(database, **capture), store) as run:
-            log.run = run
-            yield log
+        with CaptureThread(configured(database, **capture), store) as running:
+            yield Captured(store, connection, running)
         assert not list(verify(store))
 
 

@@ -7,19 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 from tests import oracle
-from tests.capturing import Witness, current_lsn, environment, in_log, tailrace
+from tests.capturing import CaptureThread, Witness, configured, current_lsn, environment, in_log, tailrace
 from tests.e2e.captured import Captured, captured, cat, eventually, relation_of, told
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
 from tailrace.change import Lsn, Operation, Position
+from tailrace.errors import SourceRefused
 from tailrace.log.entry import Entry
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.pgoutput import message
 from tailrace.source import catalog
+from tailrace.source.capture import Capture
 from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
@@ -104,6 +107,33 @@ def test_a_table_published_while_transactions_are_open_is_whole(any_database: Da
         assert in_log(log.store) == Witness.existing(log.connection).changes(up_to)
 
 
+def test_a_publication_that_was_missing_for_a_while_is_not_passed_over(any_database: Database, tmp_path: Path) -> None:
+    """PostgreSQL 18 would go on with a warning, and leave out what was changed meanwhile."""
+    any_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    any_database.execute(f"ALTER DATABASE {any_database.name} SET client_min_messages = error")
+    with captured(any_database, tmp_path) as log:
+        log.execute("INSERT INTO t VALUES (1)")
+        before = log.changes("t")
+        log.execute("DROP PUBLICATION tailrace", "INSERT INTO t VALUES (2)")
+        log.execute("CREATE PUBLICATION tailrace FOR ALL TABLES", "INSERT INTO t VALUES (3)")
+        failure = log.running.failure()
+    again = Capture(configured(any_database), log.store)
+    with pytest.raises(SourceRefused) as raised:
+        again.run()
+    for error in (failure, raised.value):
+        assert isinstance(error, SourceRefused)
+        assert 'publication "tailrace"' in str(error)
+        assert "--accept-gap" in error.hint
+    assert log.changes_now("t") == before
+    # What the hint says works.
+    any_database.execute("SELECT pg_drop_replication_slot('tailrace')")
+    with CaptureThread(configured(any_database), log.store, accept_gap=True) as run:
+        any_database.execute("INSERT INTO t VALUES (4)")
+        run.wait(lambda: len(in_log(log.store, across_gaps=True)) > 2)
+    seen = LogReader(log.store).changes(across_gaps=True, tables=lambda relation: relation.name == "t")
+    assert [c.after for c in seen] == [{"id": 1}, {"id": 4}]
+
+
 def test_row_filters_and_column_lists_hold(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("""
         CREATE TABLE filtered (id int PRIMARY KEY, state text);
@@ -163,7 +193,7 @@ def test_a_row_that_starts_where_a_commit_ended_is_not_skipped(any_database: Dat
     for round in range(6):
         with captured(any_database, tmp_path) as log:
             log.execute(f"INSERT INTO t VALUES ({2 * round})")
-            log.run.wait(lambda: log.changes_now("t"))  # type: ignore[union-attr]
+            log.running.wait(lambda: log.changes_now("t"))
             log.execute(f"INSERT INTO t VALUES ({2 * round + 1})")
             ends = {m.end_lsn for e in entries(log.store) if isinstance(m := message.parse(e.payload), message.Commit)}
             touching += sum(c.lsn in ends for c in log.changes("t")[-2:])

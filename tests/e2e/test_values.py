@@ -486,8 +486,7 @@ def test_sql_ascii_is_exact_or_loud(postgres18: Postgres, tmp_path: Path) -> Non
             (fine,) = log.changes("t")
             assert fine.after == {"id": 1, "note": "é"}
             log.execute("INSERT INTO t VALUES (2, convert_from('\\xe9', 'SQL_ASCII'))")
-            assert log.run is not None
-            failure = log.run.failure()
+            failure = log.running.failure()
         assert isinstance(failure, SourceRefused)
         assert "invalid byte sequence" in str(failure)
         assert "SQL_ASCII" in failure.hint
