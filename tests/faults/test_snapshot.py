@@ -97,7 +97,7 @@ def test_the_whole_process_is_killed(filled: Database, store_address: StoreAddre
     capture_to_end(env)
     before: dict[str, str] = {}
     left_orphans = 0
-    for _ in range(4):
+    for _ in range(3):
         run = subprocess.Popen(tailrace("snapshot", "--missing"), env=env, stderr=subprocess.DEVNULL)
         wait_until(lambda run=run: bool(SnapshotReader(*store_address).orphans()) or run.poll() is not None, 60)  # type: ignore[misc]
         time.sleep(rng.uniform(0, 0.2))

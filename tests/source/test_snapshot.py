@@ -205,21 +205,21 @@ def test_names_of_every_kind(database: Database, store_address: StoreAddress) ->
         assert [c.name for c in snapshot.relation.columns] == columns_
 
 
-def test_large_tables_are_split_over_workers(any_database: Database, file_address: StoreAddress) -> None:
-    any_database.execute("""
+def test_large_tables_are_split_over_workers(database: Database, file_address: StoreAddress) -> None:
+    database.execute("""
         CREATE TABLE large (id int PRIMARY KEY, filler text);
         INSERT INTO large SELECT i, repeat('x', i % 300) FROM generate_series(1, 9000) i;
         DELETE FROM large WHERE id % 3 = 0;
         CREATE PUBLICATION tailrace FOR ALL TABLES;
     """)
-    job = SnapshotJob(configured(any_database, file_address, workers=3, chunk_bytes=64 * 1024))
+    job = SnapshotJob(configured(database, file_address, workers=3, chunk_bytes=64 * 1024))
     job.start()
     assert len(job._workers) == 3
     assert job.wait(120)
     snapshot = newest(file_address, "public", "large")
     assert len(snapshot.manifest) > 9
     assert len({chunk.name for chunk in snapshot.manifest}) == len(snapshot.manifest)
-    assert_is_the_table(any_database, snapshot)
+    assert_is_the_table(database, snapshot)
     assert job.progress.estimated_rows == job.progress.rows == snapshot.rows
     assert job.progress.seconds_left is None
 

@@ -219,7 +219,10 @@ class SnapshotJob:
     def _start_workers(self, exported: CreatedSlot) -> None:
         settings = self._settings
         spawn = multiprocessing.get_context("spawn")
-        count = min(settings.snapshot.workers, len(self._orders))
+        # Less than a chunk for each would be copied sooner than an interpreter starts.
+        heaps = {order.part.heap for order in self._orders}
+        useful = 1 + sum(heap.pages * heap.page_bytes for heap in heaps) // settings.snapshot.chunk_bytes
+        count = min(settings.snapshot.workers, len(self._orders), useful)
         for number in range(1, count + 1):
             ours, theirs = spawn.Pipe()
             errand = Errand.of(
