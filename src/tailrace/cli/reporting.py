@@ -16,7 +16,7 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     """Plain lines with a time; on a terminal they do not break a live display."""
     handler: logging.Handler
     if sys.stderr.isatty():
-        handler = RichHandler(console=_console(), show_path=False, markup=False, rich_tracebacks=False)
+        handler = RichHandler(console=console(), show_path=False, markup=False, rich_tracebacks=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
@@ -30,7 +30,7 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 _shared: list[Console] = []
 
 
-def _console() -> Console:
+def console() -> Console:
     """One for logs and live lines, so that they know of each other."""
     if not _shared:
         _shared.append(Console(stderr=True, highlight=False))
@@ -39,7 +39,7 @@ def _console() -> Console:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    with _console().status("connecting") as status:
+    with console().status("connecting") as status:
         yield status.update
 
 

@@ -127,7 +127,7 @@ def _watch(job: SnapshotJob) -> None:
             logging.getLogger("tailrace.snapshot").info(describe(job))
         return
     columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
-    with Progress(*columns, console=reporting._console(), transient=True) as bar:
+    with Progress(*columns, console=reporting.console(), transient=True) as bar:
         task = bar.add_task(describe(job), total=None)
         while not job.wait(0.2):
             progress = job.progress

@@ -58,7 +58,7 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
                                       AND k.conkey = ARRAY[a.attnum]),
        coalesce(a.attgenerated::text, ''),
        CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END,
-       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
+       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END,
        pg_catalog.col_description(c.oid, a.attnum)
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
