@@ -11,7 +11,7 @@ from tailrace import types
 from tailrace.change import UNCHANGED, Image, Relation, Unchanged
 from tailrace.errors import DecodeError
 from tailrace.pgoutput import message
-from tailrace.pgoutput.columns import Decoded, Rows
+from tailrace.pgoutput.columns import Decoded, Images
 from tailrace.text import SPECIAL
 
 Row = tuple[list[Any], dict[str, str]] | None
@@ -51,7 +51,7 @@ def vectorised(decoded: Decoded) -> list[tuple[Row, bool, Row]]:
     return list(zip(image_rows(decoded.old), is_key, image_rows(decoded.new), strict=True))
 
 
-def image_rows(rows: Rows) -> list[Row]:
+def image_rows(rows: Images) -> list[Row]:
     rows.batch.validate(full=True)
     columns = [column_values(array) for array in rows.batch.columns]
     result: list[Row] = []

@@ -19,7 +19,7 @@ from tailrace.pgoutput.cells import Cells, Mask, UnreadableError, bitmap, read
 
 
 @dataclass(frozen=True)
-class Rows:
+class Images:
     """One image of each message, row for row."""
 
     batch: pa.RecordBatch
@@ -38,10 +38,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Decoded:
-    old: Rows
+    old: Images
     old_is_key: Mask
     """Rows whose old image has the identity's columns only; the others are NULL in it, and say nothing."""
-    new: Rows
+    new: Images
 
 
 def decode(relation: Relation, payloads: pa.Array) -> Decoded:
@@ -71,7 +71,7 @@ def decode(relation: Relation, payloads: pa.Array) -> Decoded:
     )
 
 
-def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Rows:
+def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Images:
     """`data`: whole lines of COPY … TO STDOUT in text format, with the relation's columns in their order."""
     text = np.frombuffer(data, np.uint8)
     columns = len(relation.columns)
@@ -111,11 +111,11 @@ def _malformed(relation: Relation, payload: bytes) -> DecodeError:
     return DecodeError(f"{name}: the message does not have the relation's {len(relation.columns)} columns")
 
 
-def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) -> Rows:
+def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) -> Images:
     count = len(present)
     if not present.any():
         arrays = [pa.nulls(count, field.type) for field in schema]
-        return Rows(_batch(arrays, schema, count), present, {}, None)
+        return Images(_batch(arrays, schema, count), present, {}, None)
     if not present.all():
         cells.length[:, ~present] = kernel.ABSENT
     arrays, unchanged, specials = [], {}, []
@@ -129,7 +129,7 @@ def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) ->
         if (mask := own.length == kernel.UNCHANGED).any():
             unchanged[index] = mask
         specials += [(int(row), column.name, own.text(row)) for row in special]
-    return Rows(_batch(arrays, schema, count), present, unchanged, _special(specials, count))
+    return Images(_batch(arrays, schema, count), present, unchanged, _special(specials, count))
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
