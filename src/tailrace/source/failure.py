@@ -124,7 +124,7 @@ _RULES: Final = (
     _Rule(
         SourceRefused,
         "",
-        r"server does not support GSS|channel binding|invalid sslmode",
+        r"server does not support GSS|channel binding|invalid \w+ value|invalid port number",
         "correct source.url",
     ),
     _Rule(
