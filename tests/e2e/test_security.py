@@ -1,0 +1,203 @@
+"""A planted password, then a search of all that is written: output, store, arguments, errors, the server's log."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import pickle
+import subprocess
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import pytest
+from tests.capturing import tailrace
+from tests.fixtures.postgres import running
+
+from tailrace import settings
+from tailrace.embedded.postgres import Postgres
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.source.capture import Capture
+from tailrace.source.connection import connect
+from tailrace.store import Store
+
+# The first part is found however the rest is escaped.
+TOKEN = "Pl4nted7Zq"
+PASSWORD = f"{TOKEN} /@:%'ü\\"
+WRONG = f"{TOKEN}-but-wrong"
+ENCODED = [base64.b64encode(b"\0" * lead + TOKEN.encode())[4:-4].strip(b"=") for lead in range(3)]
+
+
+def assert_nowhere(*places: bytes | str) -> None:
+    for place in places:
+        text = place.encode() if isinstance(place, str) else place
+        for form in (TOKEN.encode(), TOKEN[::-1].encode(), TOKEN.encode("utf-16-le"), TOKEN.encode().hex().encode()):
+            assert form not in text
+        assert not any(form in text for form in ENCODED)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Postgres]:
+    """A server that asks for a password, and writes down every statement it is sent."""
+    with running(
+        18, auth="scram-sha-256", password=PASSWORD, log_statement="all", log_replication_commands=True
+    ) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+            connection.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n")
+        yield server
+        assert_nowhere(server.log.read_bytes())
+
+
+class Machine:
+    """Where `tailrace` runs: a directory with its configuration, an environment, a store."""
+
+    def __init__(self, server: Postgres, directory: Path) -> None:
+        self.server = server
+        self.directory = directory
+        self.store = Store.open((directory / "store").as_uri())
+        unrelated = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TAILRACE"))}
+        self.env = {
+            **unrelated,
+            "TAILRACE_STORE_URL": self.store.url,
+            "TAILRACE_SOURCE_SLOT": directory.name[-20:].lower(),
+        }
+
+    def configure(self, how: str, password: str) -> None:
+        url, more = self.server.url, ""
+        match how:
+            case "environment":
+                self.env["PGPASSWORD"] = password
+            case "url":
+                url = url.replace("@", f":{quote(password, safe='')}@")
+            case "file":
+                (self.directory / "secret").write_text(password + "\n")
+                more = 'password_file = "secret"'
+        (self.directory / "tailrace.toml").write_text(f'[source]\nurl = "{url}"\n{more}\n')
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and output; what the processes show of themselves meanwhile is searched."""
+        process = subprocess.Popen(
+            tailrace(*arguments),
+            env=self.env,
+            cwd=self.directory,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.processes: set[str] = set()
+        while process.poll() is None:
+            self._look(psutil.Process(process.pid))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        output, _ = process.communicate(timeout=60)
+        assert_nowhere(output)
+        return process.returncode, output
+
+    def _look(self, process: psutil.Process) -> None:
+        for found in [process, *process.children(recursive=True)]:
+            try:
+                shown = "\0".join([found.name(), *found.cmdline()])
+                environment: Mapping[str, str] = found.environ()
+            except psutil.Error:
+                continue
+            self.processes.add(shown)
+            assert_nowhere(shown)
+            if "PGPASSWORD" not in self.env:
+                assert_nowhere(*environment.values())
+
+    def assert_clean(self) -> None:
+        objects = [info.key for info in self.store.list("")]
+        assert objects
+        assert_nowhere(*objects, *(self.store.get(key) or b"" for key in objects))
+        # Rows are compressed in there.
+        changes = list(LogReader(self.store).changes())
+        batches = [str(b.to_pydict()) for s in SnapshotReader(self.store).list() for b in s.chunks()]
+        assert_nowhere(repr(changes), *batches)
+
+
+@pytest.fixture
+def machine(guarded: Postgres, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(guarded, tmp_path)
+    yield machine
+    with guarded.connect() as connection:
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        connection.execute("DROP PUBLICATION IF EXISTS tailrace")
+
+
+@pytest.mark.parametrize("how", ["environment", "url", "file"])
+def test_a_password_is_written_nowhere(machine: Machine, how: str) -> None:
+    machine.configure(how, PASSWORD)
+    code, output = machine.run("check")
+    assert (code, "capture can run" in output) == (0, True), output
+    code, output = machine.run("capture", "--until-lsn", "current")
+    assert code == 0, output
+    assert any("multiprocessing" in process for process in machine.processes), "no snapshot worker was seen"
+    if how == "file":
+        with machine.server.connect() as connection:
+            connection.execute("UPDATE t SET note = 'y' WHERE id < 10")
+        code, output = machine.run("capture", "--until-lsn", "current")
+        assert code == 0, output
+        code, output = machine.run("snapshot", "public.t")
+        assert (code, "copied 1 table" in output) == (0, True), output
+        code, output = machine.run("log", "cat", "--json")
+        assert (code, output.count("UPDATE")) == (0, 9)
+    machine.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["environment", "url", "file"])
+def test_a_refused_password_is_not_quoted(machine: Machine, how: str) -> None:
+    machine.configure(how, WRONG)
+    for command in (["check"], ["capture"], ["snapshot", "public.t"]):
+        code, output = machine.run(*command)
+        assert code == 1
+        assert "password authentication failed" in output
+        assert "check user and password" in output
+
+
+def test_a_url_that_leads_nowhere_is_not_quoted(machine: Machine) -> None:
+    """The environment is the operator's own; nothing else may show it. Nor is it tried for ever."""
+    machine.env["PGPASSWORD"] = "unused"
+    for url, code in [
+        (f"postgresql://postgres:{TOKEN}@127.0.0.1:port/postgres", 1),
+        (f"postgresql://postgres:{TOKEN}%zz@127.0.0.1/postgres", 2),
+        (f"host=127.0.0.1 password='{TOKEN}", 2),
+        (f"host=127.0.0.1 port=70000 user=postgres dbname=postgres password={TOKEN}", 1),
+    ]:
+        machine.env["TAILRACE_SOURCE_URL"] = url
+        found, output = machine.run("capture")
+        assert (found, "source.url" in output) == (code, True), output
+    machine.env["TAILRACE_SOURCE_URL"] = f"postgresql://postgres@127.0.0.1:1/postgres?password={TOKEN}"
+    found, output = machine.run("check")
+    assert (found, "Connection refused" in output) == (1, True), output
+
+
+def test_errors_and_settings_do_not_carry_it(guarded: Postgres, tmp_path: Path) -> None:
+    machine = Machine(guarded, tmp_path)
+    for how, password in [("url", PASSWORD), ("file", WRONG), ("environment", WRONG)]:
+        machine.configure(how, password)
+        loaded = settings.load(tmp_path / "tailrace.toml", machine.env)
+        assert loaded.source.password is not None
+        assert loaded.source.password.reveal() == password
+        assert_nowhere(repr(loaded), str(loaded), f"{loaded.source.password}", loaded.source.url)
+        with pytest.raises(TypeError, match="secret is not pickled"):
+            pickle.dumps(loaded)
+        if password == WRONG:
+            for attempt in (lambda s=loaded: connect(s.source), Capture(loaded, machine.store).run):
+                with pytest.raises(TailraceError) as raised:
+                    attempt()
+                error = raised.value
+                assert_nowhere(str(error), repr(error), error.hint, pickle.dumps(error))
+                assert_nowhere(*traceback.format_exception(error))
+                chain: BaseException | None = error
+                while chain is not None:
+                    assert_nowhere(repr(chain))
+                    chain = chain.__context__ or chain.__cause__
+    with pytest.raises(ConfigError) as refused:
+        settings.load(None, {"TAILRACE_SOURCE_URL": f"postgresql://u:{TOKEN}%zz@h/d", "TAILRACE_STORE_URL": "file:///x"})
+    assert_nowhere(*traceback.format_exception(refused.value), pickle.dumps(refused.value))
