@@ -172,6 +172,10 @@ def _words(failure: Failure) -> tuple[str, str | None, str]:
     if isinstance(failure, pq.PGresult):
         fields = (DiagnosticField.MESSAGE_PRIMARY, DiagnosticField.SQLSTATE, DiagnosticField.MESSAGE_HINT)
         primary, sqlstate, hint = ((failure.error_field(f) or b"").decode(errors="replace") for f in fields)
+        # Where decoding a change failed, the context says which.
+        context = failure.error_field(DiagnosticField.CONTEXT) or b""
+        if primary and (found := re.search(rb"LSN ([0-9A-F]+/[0-9A-F]+)", context)):
+            primary += f", at {found[1].decode()}"
         return primary or _one_line(failure.get_error_message()), sqlstate or None, hint
     if isinstance(failure, pq.PGconn):
         return _one_line(failure.get_error_message()), None, ""
