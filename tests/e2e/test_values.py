@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from collections.abc import Callable
@@ -16,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 from tests import oracle
+from tests.capturing import current_lsn
 from tests.e2e.captured import Captured, captured, cat, column_of, relation_of
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.pgoutput import read
 
-from tailrace.change import UNCHANGED, Image, Relation
+from tailrace.change import UNCHANGED, Image, Lsn, Relation
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SourceRefused
@@ -488,8 +490,42 @@ def test_sql_ascii_is_exact_or_loud(postgres18: Postgres, tmp_path: Path) -> Non
             log.execute("INSERT INTO t VALUES (2, convert_from('\\xe9', 'SQL_ASCII'))")
             failure = log.running.failure()
         assert isinstance(failure, SourceRefused)
-        assert "invalid byte sequence" in str(failure)
+        assert re.search("invalid byte sequence .* at [0-9A-F]+/[0-9A-F]+$", str(failure))
         assert "SQL_ASCII" in failure.hint
         assert log.changes_now("t") == [fine]
     finally:
         drop_database(database)
+
+
+# The server prints it as hex, which makes it longer than PostgreSQL lets a text be.
+TOO_LARGE = "convert_to(repeat('x', 540000000), 'UTF8')"
+
+
+def test_a_value_too_large_to_be_sent_stops_capture_with_its_lsn(database: Database, tmp_path: Path) -> None:
+    """Case 92: no use in trying again and again."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v bytea); CREATE TABLE other (id int PRIMARY KEY)")
+    with captured(database, tmp_path) as log:
+        log.execute("INSERT INTO other VALUES (1)")
+        before = current_lsn(log.connection)
+        log.execute(f"INSERT INTO t VALUES (1, {TOO_LARGE})")
+        failure = log.running.failure()
+        after = current_lsn(log.connection)
+        assert log.running.capture.reconnections == 0
+    assert isinstance(failure, SourceRefused)
+    assert (place := re.search("alloc.* at ([0-9A-F]+/[0-9A-F]+)$", str(failure)))
+    assert before <= Lsn.parse(place[1]) < after
+    assert "take that table out of the publication" in failure.hint
+    assert [c.table for c in log.changes_now()] == ["other"]
+
+
+@pytest.mark.skipif(
+    "TAILRACE_TEST_LARGE" not in os.environ, reason="takes a minute and 8 GB of memory: set TAILRACE_TEST_LARGE=1"
+)
+def test_the_largest_text_that_postgresql_holds_is_captured(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with captured(database, tmp_path) as log:
+        log.execute("INSERT INTO t VALUES (1, repeat('x', 1000000000))")
+        log.running.wait(lambda: LogReader(log.store).end_lsn() >= current_lsn(log.connection), 300)
+        (change,) = log.changes_now("t")
+        assert change.new
+        assert change.new[1] == b"x" * 1_000_000_000
