@@ -199,5 +199,7 @@ def test_errors_and_settings_do_not_carry_it(guarded: Postgres, tmp_path: Path) 
                     assert_nowhere(repr(chain))
                     chain = chain.__context__ or chain.__cause__
     with pytest.raises(ConfigError) as refused:
-        settings.load(None, {"TAILRACE_SOURCE_URL": f"postgresql://u:{TOKEN}%zz@h/d", "TAILRACE_STORE_URL": "file:///x"})
+        settings.load(
+            None, {"TAILRACE_SOURCE_URL": f"postgresql://u:{TOKEN}%zz@h/d", "TAILRACE_STORE_URL": "file:///x"}
+        )
     assert_nowhere(*traceback.format_exception(refused.value), pickle.dumps(refused.value))
