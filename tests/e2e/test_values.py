@@ -204,6 +204,14 @@ HOSTILE = {
 }
 
 
+PROMISED = """
+SET "DateStyle" = ISO; SET "IntervalStyle" = postgres; SET "TimeZone" = 'UTC'; SET extra_float_digits = 3;
+SET bytea_output = hex; SET lc_monetary = 'C'; SET quote_all_identifiers = off; SET search_path = pg_catalog;
+SET client_encoding = 'UTF8';
+"""
+"""Written out here, so that a setting dropped from the product's own list does not go unnoticed."""
+
+
 class Table:
     """One column for each type, and one for arrays of it; rows that between them have every sample."""
 
@@ -261,7 +269,7 @@ State = dict[int, oracle.Row]
 def printed(database: Database) -> State:
     """PostgreSQL's own text of every row, in a session whose settings are those that Tailrace promises."""
     with database.connect() as connection:
-        connection.execute("SET search_path = pg_catalog; SET client_encoding = 'UTF8'")
+        connection.execute(PROMISED)
         return {int(row[0] or 0): row for row in oracle.rows(connection, "public", "every")}
 
 
