@@ -29,7 +29,7 @@ lint: setup ## ruff and mypy
 
 .PHONY: chaos
 chaos: setup ## thousands of kill -9 under load (KILLS=2000)
-	@$(BIN)/python -m bench.chaos $(KILLS)
+	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
 
 .PHONY: bench
 bench: setup ## rates, latency and memory, against baselines of the same run

@@ -1,7 +1,7 @@
 """Draining a slot: capture against pg_recvlogical into /dev/null, on the same WAL, turn by turn.
 
-A third reader, that only receives and forgets, is measured too, and is slower than capture here although it does less: a
-ratio above 1 is no merit of capture's. docs/decisions.md has what is known about it.
+A third reader, that only receives and forgets, is measured too, and is slower than capture here although it does less:
+a ratio above 1 is no merit of capture's. docs/decisions.md has what is known about it.
 """
 
 from __future__ import annotations
