@@ -168,6 +168,12 @@ def _screen(capturing: _Capturing, watching: _Watching, rate: float, left: float
     figures.add_row("per second", f"{rate:,.0f}", "updates", f"{watching.operations['UPDATE']:,}")
     figures.add_row("commit → reader", watching.delay, "deletes", f"{watching.operations['DELETE']:,}")
     figures.add_row("durable to", str(capture.durable_lsn), "segments", f"{capture.progress.segments:,}")
+    figures.add_row(
+        "last position",
+        str(capture.progress.last_position or "–"),
+        "payload",
+        reporting.size(capture.progress.payload_bytes),
+    )
     newest = Group(*[_line(change) for change in list(watching.recent)])
     return Group(
         Panel(figures, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
