@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 
 from tests.capturing import tailrace
 
 from tailrace.log.verify import verify
-from tailrace.store import Store
+from tailrace.store import FileStore, Store
 
 
 def test_demo_prints_lines_and_compares_row_for_row() -> None:
@@ -21,7 +22,10 @@ def test_demo_prints_lines_and_compares_row_for_row() -> None:
     assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
     stores = set(re.findall(r"log verify --store (file://\S+)", done.stdout))
     assert len(stores) == 1
-    assert not list(verify(Store.open(stores.pop())))
+    store = Store.open(stores.pop())
+    assert isinstance(store, FileStore)
+    assert not list(verify(store))
+    shutil.rmtree(store.root.parent)
 
 
 def test_demo_is_live_on_a_terminal() -> None:
