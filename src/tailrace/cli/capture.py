@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
-from types import FrameType
 
 import click
 
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, reporting
+from tailrace.cli.signals import on_stop
 from tailrace.log.upkeep import Upkeep
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.capture import Capture
@@ -53,11 +52,7 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
 
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        capture.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    on_stop(capture.stop)
     finished = threading.Event()
     reporter = threading.Thread(target=_report, args=(capture, snapshots, finished), daemon=True)
     reporter.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -14,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
-from types import FrameType
 
 import click
 from rich.console import Console, Group
@@ -26,6 +24,7 @@ from rich.text import Text
 from tailrace import settings
 from tailrace.change import Change, Lsn, Operation
 from tailrace.cli import reporting
+from tailrace.cli.signals import on_stop
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import TABLES, Shop
@@ -56,24 +55,14 @@ def command(seconds: float) -> None:
         shop = Shop(server)
         configured = settings.Settings(source=settings.Source(url=server.url))
         with _Capturing(configured, store) as capturing, _Watching(store) as watching:
-            stopped = _interrupted()
+            stopped = threading.Event()
+            on_stop(stopped.set)  # Ctrl-C ends the demo early, with its summary
             with shop:
                 if console.is_terminal:
                     _show_live(console, capturing, watching, seconds, stopped)
                 else:
                     _print_lines(capturing, watching, seconds, stopped)
             _summarise(console, capturing, watching, store)
-
-
-def _interrupted() -> threading.Event:
-    """Ctrl-C ends the demo early, with its summary."""
-    event = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        event.set()
-
-    signal.signal(signal.SIGINT, stop)
-    return event
 
 
 class _Capturing:

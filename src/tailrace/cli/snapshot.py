@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-import signal
 import sys
-from types import FrameType
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
 from tailrace.cli import Invocation, reporting
+from tailrace.cli.signals import on_stop
 from tailrace.errors import ConfigError, SlotLost, SnapshotError, TailraceError, WrongSource
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
@@ -63,11 +62,7 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
 
 
 def _copy(job: SnapshotJob) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        job.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    on_stop(job.cancel)
     job.start()
     try:
         _watch(job)

@@ -84,7 +84,7 @@ class Capture:
         os.set_blocking(self._wake_write, False)
 
     def stop(self) -> None:
-        """Seal, acknowledge, end. May be called from anywhere, a signal handler too."""
+        """Seal, acknowledge, end. From any thread, but not inside a signal handler: see `cli.signals`."""
         self._stopping.set()
         self._wake()
 
