@@ -66,7 +66,7 @@ def _forget(source: settings.Source, _store: Store, until: Lsn) -> tuple[float, 
             data, lengths = received.frames.data, received.frames.lengths
             kinds = np.frombuffer(data, np.uint8)[np.cumsum(lengths) - lengths + HEADER]
             changes += int(np.isin(kinds, np.frombuffer(b"IUDTM", np.uint8)).sum())
-        elif received.keepalive and received.keepalive.wal_end >= until:
+        elif received.wal_end is not None and received.wal_end >= until:
             break
         else:
             stream.wait(never, 5)

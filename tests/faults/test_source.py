@@ -330,6 +330,29 @@ def test_signals_seal_acknowledge_and_exit_0(number: signal.Signals, database: D
     assert "captured 2 changes in 2 transactions" in out
 
 
+def test_a_first_start_beside_an_open_transaction_can_be_stopped(own: Database, store: Store) -> None:
+    """PostgreSQL makes a slot only once older transactions have ended: that may take hours."""
+    own.execute(TABLE)
+    env = environment(own, store.url)
+    with own.connect() as open_transaction, own.connect(autocommit=True) as connection:
+        open_transaction.execute("BEGIN")
+        open_transaction.execute("INSERT INTO t (note) VALUES ('open')")
+        process = subprocess.Popen(tailrace("capture"), env=env, stderr=subprocess.PIPE, text=True)
+        waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+        try:
+            assert wait_until(lambda: connection.execute(waiting).fetchone() == (True,), 30)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err
+        open_transaction.execute("COMMIT")
+    capture_to_end(env)
+    own.execute("INSERT INTO t (note) VALUES ('after')")
+    capture_to_end(env)
+    assert [change.after for change in LogReader(store).changes()] == [{"id": 2, "note": "after"}]
+
+
 def test_a_role_that_may_not_create_uses_what_is_there(database: Database, store: Store) -> None:
     """An administrator made slot and publication; the role has REPLICATION and SELECT, no more."""
     role = f"plain_{database.name}"

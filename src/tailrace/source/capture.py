@@ -104,6 +104,8 @@ class Capture:
                 self.is_streaming = False
                 if not error.retry or (self._stopping.is_set() and isinstance(error, StoreError)):
                     raise
+                if self._stopping.is_set():
+                    return  # nothing is pending, so nothing is lost
                 if time.monotonic() - began_at > 60:
                     backoff = Backoff()
                 delay = backoff.next()
@@ -149,7 +151,9 @@ class Capture:
                     "changes since then are lost to the log. To go on with a gap and new snapshots: "
                     "tailrace capture --accept-gap",
                 )
-            created = slot.create(replication, source.slot)
+            created = slot.create(replication, source.slot, self._stopping.is_set)
+            if created is None:
+                raise SourceError("stopped while the slot was made", "run capture again")
             _log.info("created slot %s at %s", source.slot, created.lsn)
             self._begin(writer, created.lsn)
         else:
@@ -219,16 +223,16 @@ class Capture:
                 received = stream.receive()
                 if received.frames:
                     sealer.offer(received.frames)
-                if received.keepalive:
-                    self.received_lsn = received.keepalive.wal_end
-                    self._idle(sealer, received.keepalive.wants_reply)
+                if received.wal_end is not None:
+                    self.received_lsn = received.wal_end
+                    self._idle(sealer, received.wants_reply)
             if sealer.error:
                 raise sealer.error
 
             now = time.monotonic()
             durable = sealer.durable_lsn
             wants_reply = now - status_at >= self._status_interval
-            asked = received is not None and received.keepalive is not None and received.keepalive.wants_reply
+            asked = received is not None and received.wants_reply
             if durable != self.durable_lsn or wants_reply or asked:
                 stream.send_status(max(self.received_lsn, durable), durable, wants_reply=wants_reply)
                 self.durable_lsn, status_at = durable, now

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import select
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
@@ -17,8 +20,13 @@ from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
 from tailrace.settings import Source
 from tailrace.source.connection import classify
+from tailrace.source.failure import classified
 
 _log = logging.getLogger("tailrace.capture")
+
+_POLL_SECONDS = 0.2
+# Making a slot takes milliseconds unless it has to wait; then the operator should know for what.
+_PATIENCE_SECONDS = 3.0
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -122,10 +130,35 @@ def check(slot: Slot, identity: SourceIdentity) -> None:
         )
 
 
-def create(connection: PGconn, name: str) -> CreatedSlot:
-    """Make the slot and export the snapshot that belongs to it; the connection must rest until that is used."""
-    command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput EXPORT_SNAPSHOT").format(sql.Identifier(name))
-    result = _command(connection, command.as_string())
+def create(
+    connection: PGconn, name: str, is_cancelled: Callable[[], bool], *, temporary: bool = False
+) -> CreatedSlot | None:
+    """Make a slot and export the snapshot that belongs to it; the connection must rest until that is used.
+
+    PostgreSQL waits here for transactions that are older, as long as the longest of them takes. None when cancelled.
+    """
+    kind = sql.SQL("TEMPORARY ") if temporary else sql.SQL("")
+    command = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL pgoutput EXPORT_SNAPSHOT")
+    connection.send_query(command.format(sql.Identifier(name), kind).as_bytes())
+    poll = select.poll()
+    poll.register(connection.socket, select.POLLIN)
+    asked_at, is_told = time.monotonic(), False
+    while connection.is_busy():
+        if is_cancelled():
+            connection.get_cancel().cancel()
+        elif not is_told and time.monotonic() - asked_at > _PATIENCE_SECONDS:
+            _log.info("slot %s: waiting for transactions that are older to end", name)
+            is_told = True
+        if poll.poll(_POLL_SECONDS * 1000):
+            with classified():
+                connection.consume_input()
+    result = connection.get_result()
+    if is_cancelled():
+        return None
+    if result is None or result.status != ExecStatus.TUPLES_OK:
+        raise classify(result or connection)
+    while connection.get_result() is not None:
+        pass  # libpq takes the next command only after the last result, which is none
     return CreatedSlot(Lsn.parse(_value(result, 1)), _value(result, 2))
 
 

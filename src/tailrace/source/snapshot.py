@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import multiprocessing
-import select
 import threading
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import psycopg
-from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn
@@ -180,28 +178,11 @@ class SnapshotJob:
         self._cancelled.set()
 
     def _temporary_slot(self, connection: PGconn) -> CreatedSlot:
-        """PostgreSQL waits here for transactions that are older: as long as the longest of them takes."""
         name = f"tailrace_snapshot_{format_.new_id(Lsn(0))[-8:]}"
-        connection.send_query(f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
-        poll = select.poll()
-        poll.register(connection.socket, select.POLLIN)
-        asked_at, is_told = time.monotonic(), False
-        while connection.is_busy():
-            if self._cancelled.is_set():
-                connection.get_cancel().cancel()
-            elif not is_told and time.monotonic() - asked_at > 3:
-                _log.info("waiting for transactions that are older than the snapshot to end")
-                is_told = True
-            if poll.poll(_POLL_SECONDS * 1000):
-                with classified():
-                    connection.consume_input()
-        result = connection.get_result()
-        if self._cancelled.is_set():
+        created = slot.create(connection, name, self._cancelled.is_set, temporary=True)
+        if created is None:
             raise _cancelled()
-        if result is None or result.status != ExecStatus.TUPLES_OK:
-            raise classify(result or connection)
-        _, lsn, snapshot, _ = (str(result.get_value(0, i) or b"", "ascii") for i in range(4))
-        return CreatedSlot(Lsn.parse(lsn), snapshot)
+        return created
 
     def _plan(self, connection: psycopg.Connection[Any], exported: CreatedSlot) -> None:
         settings = self._settings

@@ -25,17 +25,12 @@ _BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Keepalive:
-    wal_end: Lsn
-    """Everything below was sent before this."""
-    wants_reply: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Received:
     frames: Frames | None
-    keepalive: Keepalive | None
-    """The newest one; it came after all the frames."""
+    wal_end: Lsn | None
+    """Everything below was sent before: the newest keepalive's word, if it came after all the frames."""
+    wants_reply: bool
+    """The server asked for one, before or after frames."""
 
 
 class ReplicationStream:
@@ -78,7 +73,7 @@ class ReplicationStream:
         get = self._connection.get_copy_data
         frames: list[memoryview] = []
         size = 0
-        keepalive = None
+        wal_end, wants_reply = None, False
         try:
             while size < _BATCH_BYTES:
                 length, frame = get(1)
@@ -87,20 +82,19 @@ class ReplicationStream:
                         raise self._ended()
                     break
                 if frame[0] == _KEEPALIVE:
-                    wal_end, _, reply = struct.unpack_from(">QQB", frame, 1)
-                    wanted = bool(reply) or (keepalive is not None and keepalive.wants_reply)
-                    keepalive = Keepalive(Lsn(wal_end), wanted)
+                    end, _, reply = struct.unpack_from(">QQB", frame, 1)
+                    wal_end, wants_reply = Lsn(end), wants_reply or bool(reply)
                 else:
-                    keepalive = None
+                    wal_end = None
                     frames.append(frame)
                     size += length
         except psycopg.Error as error:
             raise classify(error) from error
         if self._missed is not None:
             raise self._missed
-        if frames or keepalive:
+        if frames or wal_end is not None:
             self.received_at = time.monotonic()
-        return Received(Frames.of(frames) if frames else None, keepalive)
+        return Received(Frames.of(frames) if frames else None, wal_end, wants_reply)
 
     def send_status(self, written: Lsn, durable: Lsn, *, wants_reply: bool = False) -> None:
         now = int((time.time() - _EPOCH_SHIFT_S) * 1_000_000)
