@@ -17,7 +17,8 @@ LAYERS: list[set[str]] = [
     {"change", "types", "settings"},
     {"store", "pgoutput"},
     {"log"},
-    {"source"},
+    {"source", "sinks"},
+    {"spark", "ops"},
     {"embedded"},
     {"cli"},
 ]

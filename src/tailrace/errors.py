@@ -12,7 +12,12 @@
     ├── FencedError        another capture writes this log
     ├── CorruptError       bytes in the store are not what was written
     ├── DecodeError        a message or value that does not follow PostgreSQL's format
-    └── SnapshotError      a snapshot could not be made
+    ├── SnapshotError      a snapshot could not be made
+    ├── SparkError         Spark or its Java cannot be started, or broke off
+    ├── SinkError          a destination cannot be reached, or broke off        (retry helps)
+    ├── SinkRefused        a destination answered, and says no: authentication, privileges, no such database
+    ├── SinkDiverged       a destination does not hold what was delivered to it: somebody else wrote there
+    └── PoisonError        a change that its destination can never take
 
 A class exists only where a caller acts differently. `retry` says whether trying again can help without anyone doing
 anything; `hint` says what the operator should do. Messages name table, position and operation, never row values.
@@ -81,3 +86,28 @@ class DecodeError(TailraceError):
 
 class SnapshotError(TailraceError):
     pass
+
+
+class SparkError(TailraceError):
+    pass
+
+
+class SinkError(TailraceError):
+    retry = True
+
+
+class SinkRefused(TailraceError):
+    pass
+
+
+class SinkDiverged(TailraceError):
+    pass
+
+
+class PoisonError(TailraceError):
+    """`positions` names the changes, as texts: `0/1A2B3C4:17`."""
+
+    def __init__(self, message: str, hint: str = "", positions: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, positions)
+        self.positions = positions

@@ -118,7 +118,8 @@ def _integer(bits: int, arrow: pa.DataType) -> Mapping:
     return Mapping(Form.INTEGER, arrow, partial(text.integer, low=-(2 ** (bits - 1)), high=2 ** (bits - 1) - 1))
 
 
-_TEXT: Final = Mapping(Form.TEXT, pa.string(), str)
+TEXT: Final = Mapping(Form.TEXT, pa.string(), str)
+"""Any value as PostgreSQL's own text."""
 _NUMERIC: Final = Mapping(Form.NUMERIC, pa.string(), str)
 _JSON_TEXT: Final = Mapping(Form.JSON, pa.string(), str)
 
@@ -152,13 +153,13 @@ def mapping(column: Column) -> Mapping:
 def _mapping(declared: Type, modifier: int) -> Mapping:
     type_, modifier = base(declared, modifier)
     if type_.schema != "pg_catalog" or type_.kind != "b":
-        return _TEXT
+        return TEXT
     if type_.name == "numeric" and modifier >= 4:
         precision, scale = numeric_modifier(modifier)
         if 1 <= precision <= 38 and 0 <= scale <= precision:
             parse = partial(text.decimal, precision=precision, scale=scale)
             return Mapping(Form.DECIMAL, pa.decimal128(precision, scale), parse)
-    return _TABLE.get(type_.name, _TEXT)
+    return _TABLE.get(type_.name, TEXT)
 
 
 def base(type_: Type, modifier: int) -> tuple[Type, int]:
@@ -181,8 +182,9 @@ def field(column: Column) -> pa.Field:
     return pa.field(column.name, mapping(column).arrow, metadata=metadata)
 
 
-def schema(relation: Relation) -> pa.Schema:
-    return pa.schema([field(column) for column in relation.columns])
+def schema(relation: Relation, as_text: bool = False) -> pa.Schema:
+    fields = [field(column) for column in relation.columns]
+    return pa.schema([f.with_type(TEXT.arrow) for f in fields] if as_text else fields)
 
 
 def sql_name(type_: Type, modifier: int = -1) -> str:

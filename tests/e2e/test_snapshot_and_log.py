@@ -20,11 +20,11 @@ from tailrace.change import Change, Operation, Position
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import Snapshot, SnapshotReader
+from tailrace.log.snapshot import MARKER_PREFIX, Snapshot, SnapshotReader
 from tailrace.source import catalog
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.connection import connect
-from tailrace.source.snapshot import MARKER_PREFIX, SnapshotJob
+from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
 _MARK = "oracle"

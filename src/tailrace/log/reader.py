@@ -162,7 +162,7 @@ class LogReader:
                 and not header.rows
                 and start.commit_lsn < header.end_lsn
             ):
-                raise _gap(header)
+                raise gap_error(header)
         for span in self.spans(first_id, wait=wait, across_gaps=across_gaps):
             for change in changes_of(span.content, span.start, span.stop, tables):
                 if start is not None and _is_before(change, start):
@@ -181,7 +181,7 @@ class LogReader:
         while (content := self._awaited(id, self._content, wait)) is not None:
             header = content.header
             if header.gap_from is not None and not across_gaps and id != first_id:
-                raise _gap(header)
+                raise gap_error(header)
             if header.committed_rows:
                 yield Span(content, 0, header.committed_rows)
             if not header.ends_at_commit:
@@ -264,6 +264,10 @@ class LogReader:
             "restore it from a copy of the store; changes in it are nowhere else",
         )
 
+    def awaited_header(self, id: int) -> Header | None:
+        """What a segment says of itself; None while it is not there. One that went missing is an error."""
+        return self._awaited(id, self._header, lambda: False)
+
     def _known(self, id: int) -> Header:
         header = self._awaited(id, self._header, None)
         if header is None:
@@ -330,7 +334,7 @@ def _is_before(change: Change, bound: Position | datetime) -> bool:
     return change.position < bound
 
 
-def _gap(header: Header) -> GapError:
+def gap_error(header: Header) -> GapError:
     return GapError(
         f"changes between {header.gap_from} and segment {header.id} are not in the log",
         "start again from a snapshot taken after the gap",

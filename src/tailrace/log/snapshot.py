@@ -31,6 +31,8 @@ from tailrace.store import Store
 VERSION: Final = 1
 PREFIX: Final = "snapshots"
 META: Final = "meta.json"
+MARKER_PREFIX: Final = "tailrace.snapshot"
+"""Of the logical message that tells the log that a snapshot is finished."""
 
 # File systems allow 255 bytes for a name; two names of 63 bytes are 378 when each byte is written as %XX.
 _LONGEST_NAMES: Final = 200

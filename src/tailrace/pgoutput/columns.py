@@ -44,8 +44,11 @@ class Decoded:
     new: Images
 
 
-def decode(relation: Relation, payloads: pa.Array) -> Decoded:
-    """`payloads` (binary or large binary): raw I, U and D messages, all of this version of the relation."""
+def decode(relation: Relation, payloads: pa.Array, *, as_text: bool = False) -> Decoded:
+    """`payloads` (binary or large binary): raw I, U and D messages, all of this version of the relation.
+
+    With `as_text` every column is a string, PostgreSQL's own text: nothing is special, nothing is converted.
+    """
     count, columns = len(payloads), len(relation.columns)
     data, offsets = _buffers(payloads)
     old, new = np.empty(count, np.uint8), np.empty(count, np.uint8)
@@ -65,9 +68,8 @@ def decode(relation: Relation, payloads: pa.Array) -> Decoded:
     )
     if bad >= 0:
         raise _malformed(relation, data[offsets[bad] : offsets[bad + 1]].tobytes())
-    schema = types.schema(relation)
     return Decoded(
-        _rows(relation, schema, old_cells, old != 0), old == ord("K"), _rows(relation, schema, new_cells, new != 0)
+        _rows(relation, old_cells, old != 0, as_text), old == ord("K"), _rows(relation, new_cells, new != 0, as_text)
     )
 
 
@@ -83,7 +85,7 @@ def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Images:
         raise DecodeError(
             f"{relation.qualified_name}: row {bad} of COPY's data does not have {columns} well-formed columns"
         )
-    return _rows(relation, types.schema(relation), cells, np.ones(count, np.bool_))
+    return _rows(relation, cells, np.ones(count, np.bool_))
 
 
 def _buffers(payloads: pa.Array) -> tuple[kernel.Bytes, kernel.Longs]:
@@ -111,7 +113,8 @@ def _malformed(relation: Relation, payload: bytes) -> DecodeError:
     return DecodeError(f"{name}: the message does not have the relation's {len(relation.columns)} columns")
 
 
-def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) -> Images:
+def _rows(relation: Relation, cells: Cells, present: Mask, as_text: bool = False) -> Images:
+    schema = types.schema(relation, as_text)
     count = len(present)
     if not present.any():
         arrays = [pa.nulls(count, field.type) for field in schema]
@@ -122,7 +125,7 @@ def _rows(relation: Relation, schema: pa.Schema, cells: Cells, present: Mask) ->
     for index, column in enumerate(relation.columns):
         own = cells.column(index)
         try:
-            array, special = read(own, types.mapping(column))
+            array, special = read(own, types.TEXT if as_text else types.mapping(column))
         except UnreadableError as reason:
             raise DecodeError(f"{relation.qualified_name}, column {column.name}: {reason}") from None
         arrays.append(array)

@@ -23,6 +23,9 @@ class Faults:
     def __contains__(self, where: str) -> bool:
         return any(where == place for place, _ in self._found)
 
+    def __len__(self) -> int:
+        return len(self._found)
+
     def add(self, where: str, what: str) -> None:
         self._found.append((where, what))
 

@@ -41,7 +41,6 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.snapshot")
 
-MARKER_PREFIX = "tailrace.snapshot"
 # An interpreter and a connection; a machine that takes longer has other troubles.
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.2
@@ -363,7 +362,7 @@ def _mark(connection: psycopg.Connection[Any], snapshot: Snapshot) -> None:
     try:
         connection.execute(
             "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)",
-            [MARKER_PREFIX, json.dumps(content, ensure_ascii=False)],
+            [format_.MARKER_PREFIX, json.dumps(content, ensure_ascii=False)],
         )
     except psycopg.Error as error:
         _log.warning("%s: its marker is not in the log: %s", relation.qualified_name, classify(error))

@@ -1,0 +1,149 @@
+"""The sinks there are, and how a `[[sink]]` in the settings becomes one."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from tailrace import settings
+from tailrace.errors import ConfigError
+from tailrace.settings.pattern import TablePattern
+from tailrace.settings.reading import Faults, did_you_mean, read_section
+from tailrace.sinks.base import Sink
+
+SINKS: Final = {
+    "postgres": "tailrace.sinks.postgres:PostgresSink",
+    "files": "tailrace.sinks.files:FilesSink",
+}
+"""Loaded when one is configured. Anybody's own sink is named the same way: `type = "package.module:Class"`."""
+
+MASKS: Final = ("null", "hash", "redact")
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every sink has: what goes to it, under which names, from where on."""
+
+    type: str = ""
+    name: str = ""
+    tables: tuple[str, ...] = ("*.*",)
+    """Patterns of what is delivered: everything in the log unless said otherwise."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of tables that are not, though `tables` names them."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """`schema.table` → the columns to deliver, comma-separated; or those not to, each with a `-` before it."""
+    mask: Mapping[str, str] = field(default_factory=dict)
+    """`schema.table.column` → null, hash (SHA-256, in hexadecimal) or redact (`***`)."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """`schema.table` → a condition in SQL over the table's columns. A row that comes to match is an insert, one that
+    no longer does a delete."""
+    route: str = "{schema}.{table}"
+    """Where a table goes: a template of its name at the destination."""
+    start: str = field(default="snapshot", metadata={})
+    """Where a new sink begins: `snapshot` (the tables as they are, then every change), earliest, latest, an LSN or an
+    ISO time (changes alone)."""
+    interval_ms: int | None = field(default=None, metadata={"at_least": 0})
+    """How long changes are gathered before they are delivered. Unset: what suits the type of sink."""
+    on_poison: str = field(default="stop", metadata={"choices": ("stop", "set_aside")})
+    """What to do with a change that the destination can never take: nothing is lost either way."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a sink may need beside its own options. Picklable."""
+
+    store: settings.Store
+
+
+@dataclass(frozen=True)
+class Configured:
+    common: Common
+    sink: Sink
+
+    @property
+    def name(self) -> str:
+        return self.common.name
+
+
+def configured(all_settings: settings.Settings, environ: Mapping[str, str]) -> list[Configured]:
+    """Every sink in the settings, with every fault of all of them in one ConfigError."""
+    faults = Faults()
+    context = Context(all_settings.store)
+    found = [_configured(raw, context, environ, faults) for raw in all_settings.sinks]
+    faults.raise_if_any(None)
+    return [sink for sink in found if sink is not None]
+
+
+def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str], faults: Faults) -> Configured | None:
+    name = str(raw["name"])
+    section = f"sink_{re.sub('[^A-Za-z0-9]', '_', name)}"
+    try:
+        kind = find(str(raw["type"]))
+    except ConfigError as error:
+        faults.add(f"sink {name}", f"{error}: {error.hint}")
+        return None
+    shared = {f.name for f in fields(Common)}
+    own = {f.name for f in fields(kind.Options)}
+    faults.unknown([key for key in raw if key not in shared | own], sorted(shared | own), f"sink {name}: ")
+    prefix = f"TAILRACE_{section.upper()}_"
+    # Each half sees the variables that are its own; a variable that is nobody's is reported once.
+    given = {k: v for k, v in environ.items() if k.startswith(prefix)}
+    of_own = {k: v for k, v in given.items() if _key(k, prefix) in own}
+    of_common = {k: v for k, v in given.items() if k not in of_own}
+    before = len(faults)
+    common = Common(**read_section(section, Common, {k: v for k, v in raw.items() if k in shared}, of_common, faults))
+    _check(name, common, faults)
+    options = read_section(section, kind.Options, {k: v for k, v in raw.items() if k in own}, of_own, faults)
+    if len(faults) > before:
+        return None
+    try:
+        return Configured(common, kind(name, kind.Options(**options), context))
+    except ConfigError as error:
+        faults.add(f"sink {name}:", str(error))
+        return None
+
+
+def _key(variable: str, prefix: str) -> str:
+    return variable.removeprefix(prefix).lower()
+
+
+def find(type_: str) -> Any:
+    """The class of a type of sink, by name or as `package.module:Class`."""
+    path = SINKS.get(type_, type_)
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"type {type_!r} is not a sink" + did_you_mean(type_, SINKS),
+            "or name one of your own as package.module:Class",
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"type {type_!r}: no module {error.name}", "is it installed, and on Python's path?") from None
+    except AttributeError:
+        raise ConfigError(f"type {type_!r}: {module} has no {name}", "correct the class's name") from None
+
+
+def _check(name: str, common: Common, faults: Faults) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
+        faults.add(f"sink {name}", "is no name for a sink: letters, digits, - _ . and at most 63 of them")
+    _patterns(name, "tables", common.tables, faults)
+    _patterns(name, "exclude", common.exclude, faults)
+    try:
+        common.route.format(schema="s", table="t", database="d")
+    except (KeyError, IndexError, ValueError):
+        faults.add(f"sink {name}: route", "is a template with {schema}, {table} and {database}")
+    for column, how in common.mask.items():
+        if how not in MASKS:
+            faults.add(f"sink {name}: mask of {column}", f"is {how!r}" + did_you_mean(how, MASKS))
+
+
+def _patterns(name: str, key: str, texts: Sequence[str], faults: Faults) -> None:
+    for text in texts:
+        try:
+            TablePattern.parse(text)
+        except ConfigError as error:
+            faults.add(f"sink {name}: {key}", f"{error}: {error.hint}")
