@@ -26,7 +26,7 @@ def test_every_class_pickles_with_message_and_hint(kind: type[TailraceError]) ->
 
 
 def test_a_retry_helps_where_nobody_has_to_act() -> None:
-    assert {c.__name__ for c in CLASSES if c.retry} == {"SourceError", "StoreError"}
+    assert {c.__name__ for c in CLASSES if c.retry} == {"SourceError", "StoreError", "SinkError"}
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:

@@ -105,7 +105,7 @@ Chunk = Sequence[TableChanges | Messages]
 class Admission:
     """Which tables' changes count, and from where on."""
 
-    start: Lsn = Lsn(0)
+    start: Lsn = Lsn(0)  # noqa: RUF009 (an immutable value)
     """Nothing that commits below it."""
     tables: Mapping[int, Lsn] = field(default_factory=dict)
     """By oid: nothing of that table that commits below it."""
