@@ -1,0 +1,99 @@
+"""What a running sink tells of itself: kept in the store beside its cursor, so that anybody may ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from tailrace.change import Lsn
+from tailrace.errors import CorruptError, TailraceError
+from tailrace.log.retention import CURSORS
+from tailrace.store import Store
+
+Condition = Literal["starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
+
+_STATUS: Final = "status.json"
+_PAUSED: Final = "paused.json"
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    name: str
+    type: str
+    state: Condition
+    cursor: Lsn | None
+    """Every change that commits below it is durable at the destination."""
+    log_end: Lsn
+    """The same of the log."""
+    lag_bytes: int
+    lag_seconds: float
+    """The age of the oldest change that is not delivered; 0 when there is none."""
+    changes: int
+    """Delivered since the process started."""
+    changes_per_second: float
+    steps: int
+    last_error: str | None
+    last_error_hint: str | None
+    failures: int
+    """Attempts that failed since the process started."""
+    set_aside: int
+    """Changes that the destination could not take, kept in the store."""
+    updated_at: datetime
+
+    def to_json(self) -> str:
+        raw = asdict(self) | {
+            "cursor": None if self.cursor is None else str(self.cursor),
+            "log_end": str(self.log_end),
+            "updated_at": self.updated_at.isoformat(),
+        }
+        return json.dumps(raw, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: bytes | str, name: str = _STATUS) -> SinkStatus:
+        try:
+            raw = json.loads(text)
+            return cls(
+                **raw
+                | {
+                    "cursor": None if raw["cursor"] is None else Lsn.parse(raw["cursor"]),
+                    "log_end": Lsn.parse(raw["log_end"]),
+                    "updated_at": datetime.fromisoformat(raw["updated_at"]),
+                }
+            )
+        except (ValueError, KeyError, TypeError, TailraceError) as error:
+            raise CorruptError(f"{name}: not a sink's status", "remove it; a running sink writes it anew") from error
+
+
+def save(store: Store, status: SinkStatus) -> None:
+    store.replace(f"{CURSORS}/{status.name}/{_STATUS}", status.to_json().encode())
+
+
+def load(store: Store, sink: str) -> SinkStatus | None:
+    """None when it never ran."""
+    key = f"{CURSORS}/{sink}/{_STATUS}"
+    data = store.get(key)
+    return None if data is None else SinkStatus.from_json(data, key)
+
+
+def load_all(store: Store) -> Iterator[SinkStatus]:
+    """Of every sink that ever ran on this log."""
+    for info in store.list(CURSORS):
+        parts = info.key.split("/")
+        if len(parts) == 3 and parts[2] == _STATUS and (status := load(store, parts[1])) is not None:
+            yield status
+
+
+def pause(store: Store, sink: str) -> None:
+    """Wherever it runs, it stops delivering within seconds, and stays so over restarts until it is resumed."""
+    store.replace(f"{CURSORS}/{sink}/{_PAUSED}", b"{}")
+
+
+def resume(store: Store, sink: str) -> None:
+    store.delete(f"{CURSORS}/{sink}/{_PAUSED}")
+
+
+def is_paused(store: Store, sink: str) -> bool:
+    return store.head(f"{CURSORS}/{sink}/{_PAUSED}") is not None
