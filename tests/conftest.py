@@ -1,3 +1,3 @@
 """Fixtures are plugins: one module for each kind of real server."""
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.store", "tests.fixtures.tls"]
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.spark", "tests.fixtures.store", "tests.fixtures.tls"]
