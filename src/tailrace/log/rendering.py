@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from tailrace.change import Change, Column
@@ -56,14 +57,16 @@ def message(change: Change) -> str | None:
     """The content of a logical message, as text if it is text, else in hex; the options of a TRUNCATE."""
     if change.content is None:
         return " ".join(change.truncate_options) or None
-    try:
-        content = change.content.decode()
-    except UnicodeDecodeError:
-        content = ""
-    else:
-        if not content.startswith("\\x"):
-            return content
-    return "\\x" + change.content.hex()
+    return content_text(change.content)
+
+
+def content_text(content: bytes) -> str:
+    """Text if it is text, else hex, with `\\x` before it."""
+    with suppress(UnicodeDecodeError):
+        text = content.decode()
+        if not text.startswith("\\x"):
+            return text
+    return "\\x" + content.hex()
 
 
 def iso(moment: datetime) -> str:
