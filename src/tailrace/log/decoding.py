@@ -91,6 +91,17 @@ class TableChanges:
             new=_taken(self.new, kept),
         )
 
+    def take(self, rows: I64 | Mask) -> TableChanges:
+        """Those changes, by number or by mask."""
+        return replace(
+            self,
+            at=self.at.take(rows),
+            operation=self.operation[rows],
+            old=self.old.take(rows),
+            old_is_key=self.old_is_key[rows],
+            new=self.new.take(rows),
+        )
+
     @property
     def is_truncate(self) -> bool:
         return len(self) == 1 and int(self.operation[0]) == TRUNCATE
@@ -107,6 +118,15 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.prefix)
+
+    def take(self, rows: I64 | Mask) -> Messages:
+        places = np.arange(len(self))[rows]
+        return Messages(
+            self.at.take(rows),
+            tuple([self.prefix[i] for i in places]),
+            tuple([self.content[i] for i in places]),
+            self.transactional[rows],
+        )
 
     def take(self, kept: Mask) -> Messages:
         chosen = np.flatnonzero(kept)

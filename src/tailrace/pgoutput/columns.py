@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace import types
@@ -34,6 +35,17 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.present)
+
+    def take(self, rows: npt.NDArray[np.int64] | Mask) -> Images:
+        """Those rows, by number or by mask."""
+        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        indices = pa.array(places)
+        arrays = [column.take(indices) for column in self.batch.columns]
+        unchanged = {column: mask[places] for column, mask in self.unchanged.items() if mask[places].any()}
+        special = None if self.special is None else self.special.take(indices)
+        if special is not None and special.null_count == len(special):
+            special = None
+        return Images(_batch(arrays, self.batch.schema, len(places)), self.present[places], unchanged, special)
 
 
 @dataclass(frozen=True)
