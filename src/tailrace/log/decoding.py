@@ -80,17 +80,6 @@ class TableChanges:
     def __len__(self) -> int:
         return len(self.operation)
 
-    def take(self, kept: Mask) -> TableChanges:
-        """Some of the changes, in their order."""
-        return replace(
-            self,
-            at=self.at.take(kept),
-            operation=self.operation[kept],
-            old=_taken(self.old, kept),
-            old_is_key=self.old_is_key[kept],
-            new=_taken(self.new, kept),
-        )
-
     def take(self, rows: I64 | Mask) -> TableChanges:
         """Those changes, by number or by mask."""
         return replace(
@@ -127,11 +116,6 @@ class Messages:
             tuple([self.content[i] for i in places]),
             self.transactional[rows],
         )
-
-    def take(self, kept: Mask) -> Messages:
-        chosen = np.flatnonzero(kept)
-        prefix, content = ([column[row] for row in chosen] for column in (self.prefix, self.content))
-        return Messages(self.at.take(kept), tuple(prefix), tuple(content), self.transactional[kept])
 
 
 Chunk = Sequence[TableChanges | Messages]
@@ -290,17 +274,6 @@ def no_images(relation: Relation, count: int, as_text: bool = False) -> Images:
     else:
         batch = pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
     return Images(batch, np.zeros(count, np.bool_), {}, None)
-
-
-def _taken(images: Images, kept: Mask) -> Images:
-    chosen = pa.array(np.flatnonzero(kept))
-    unchanged = {column: mask[kept] for column, mask in images.unchanged.items()}
-    return Images(
-        images.batch.take(chosen),
-        images.present[kept],
-        {column: mask for column, mask in unchanged.items() if mask.any()},
-        None if images.special is None else images.special.take(chosen),
-    )
 
 
 def _mark_last(found: Chunk) -> Chunk:
