@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"errors"},
     {"retry", "text"},
     {"change", "types", "settings"},
-    {"store", "pgoutput"},
+    {"store", "pgoutput", "postgres"},
     {"log"},
     {"source", "sinks"},
     {"spark", "ops"},

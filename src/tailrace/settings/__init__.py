@@ -11,15 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import ConfigError
 from tailrace.settings.pattern import TablePattern
 from tailrace.settings.reading import Faults, read_section, read_toml
-from tailrace.settings.secret import Secret
+from tailrace.settings.secret import Secret, without_password
 
 __all__ = ["Capture", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
 
@@ -47,7 +43,7 @@ class Source:
     sslrootcert: Path | None = None
 
     def __post_init__(self) -> None:
-        url, password = _without_password(self.url)
+        url, password = without_password(self.url)
         object.__setattr__(self, "url", url)
         if self.password is None:
             object.__setattr__(self, "password", password)
@@ -176,29 +172,3 @@ def _sinks(raw: object, faults: Faults) -> tuple[Sink, ...]:
             faults.add(f"sink {number}", f"has the name {name!r}, which another sink has already")
         seen.add(name)
     return tuple(raw)
-
-
-def _without_password(url: str) -> tuple[str, Secret | None]:
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        # libpq quotes what it could not read, and that may be the password.
-        raise ConfigError(
-            "is not a connection URL, such as postgresql://user@host/database (write @ in a name as %40)"
-        ) from None
-    password = parts.pop("password", None)
-    if password is None:
-        return url, None
-    names = {key: str(value) for key, value in parts.items()}
-    hosts = names.pop("host", "").split(",")
-    ports = names.pop("port", "").split(",")
-    address = ",".join(
-        (f"[{host}]" if ":" in host else quote(host, safe="")) + (f":{port}" if port else "")
-        for host, port in zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
-    )
-    user = quote(names.pop("user", ""), safe="")
-    rebuilt = f"postgresql://{user}{'@' if user else ''}{address}/{quote(names.pop('dbname', ''), safe='')}"
-    if names:
-        rebuilt += "?" + urlencode(names, quote_via=quote)
-    same = conninfo_to_dict(rebuilt) == parts
-    return rebuilt if same else make_conninfo("", **parts), Secret(str(password))

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from typing import Final, NoReturn, Self
+from typing import Final, Self
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tailrace.errors import ConfigError
 
 _MASK: Final = "********"
 
@@ -19,8 +25,12 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
+    def carried(self) -> CarriedSecret:
+        """The same, to be pickled: for a sink on its way to the processes that write for it, and nothing else."""
+        return CarriedSecret(self._value)
+
     def __repr__(self) -> str:
-        return f"Secret({_MASK!r})"
+        return f"{type(self).__name__}({_MASK!r})"
 
     def __str__(self) -> str:
         return _MASK
@@ -45,5 +55,41 @@ class Secret:
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def __reduce__(self) -> NoReturn:
+    def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a secret is not pickled: hand over where it is kept instead")
+
+
+class CarriedSecret(Secret):
+    """A secret under way to another process of ours. It arrives as an ordinary one."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Secret, (self._value,)
+
+
+def without_password(url: str) -> tuple[str, Secret | None]:
+    """A libpq URL without the password that may stand in it, and that."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # libpq quotes what it could not read, and that may be the password.
+        raise ConfigError(
+            "is not a connection URL, such as postgresql://user@host/database (write @ in a name as %40)"
+        ) from None
+    password = parts.pop("password", None)
+    if password is None:
+        return url, None
+    names = {key: str(value) for key, value in parts.items()}
+    hosts = names.pop("host", "").split(",")
+    ports = names.pop("port", "").split(",")
+    address = ",".join(
+        (f"[{host}]" if ":" in host else quote(host, safe="")) + (f":{port}" if port else "")
+        for host, port in zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
+    )
+    user = quote(names.pop("user", ""), safe="")
+    rebuilt = f"postgresql://{user}{'@' if user else ''}{address}/{quote(names.pop('dbname', ''), safe='')}"
+    if names:
+        rebuilt += "?" + urlencode(names, quote_via=quote)
+    same = conninfo_to_dict(rebuilt) == parts
+    return rebuilt if same else make_conninfo("", **parts), Secret(str(password))
