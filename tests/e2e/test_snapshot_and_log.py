@@ -85,6 +85,7 @@ def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[
             marks.set()
             assert bootstrap.wait(60)
             assert bootstrap.error is None
+            bootstrap.stop()
             marks.set()
             _let(workload, 30)
             _take(given, marks)

@@ -13,7 +13,7 @@ from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
-from tailrace.change import Column, Relation, Type
+from tailrace.change import Column, Lsn, Relation, Type
 from tailrace.pgoutput.message import ColumnMessage, RelationMessage, TypeMessage
 from tailrace.source.failure import classified
 
@@ -167,6 +167,25 @@ def published(connection: Connection, publication: str) -> list[PublishedTable]:
         PublishedTable(oid, schema, name, is_partitioned, tuple(names), row_filter, rows, size)
         for oid, schema, name, is_partitioned, names, row_filter, rows, size in found
     ]
+
+
+_PUBLISHED_OIDS: Final = """
+SELECT coalesce(pg_catalog.array_agg(c.oid), '{}'),
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_lsn() END::text
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s
+"""
+
+
+def published_oids(connection: Connection, publication: str) -> tuple[set[int], Lsn]:
+    """The same tables by oid alone, cheap enough to ask again and again; and where the source stands now."""
+    with classified():
+        row = connection.execute(_PUBLISHED_OIDS, [publication]).fetchone()
+    assert row is not None
+    return set(row[0]), Lsn.parse(row[1])
 
 
 def _attributes(connection: Connection, oids: Iterable[int]) -> dict[int, list[_Attribute]]:
