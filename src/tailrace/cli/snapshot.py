@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import sys
 
@@ -13,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from tailrace.cli import Invocation, reporting
 from tailrace.cli.signals import on_stop
 from tailrace.errors import ConfigError, SlotLost, SnapshotError, TailraceError, WrongSource
+from tailrace.log import origin
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.source import catalog, slot
-from tailrace.source.capture import SOURCE_KEY
 from tailrace.source.catalog import PublishedTable
 from tailrace.source.connection import connect
 from tailrace.source.failure import classified
@@ -79,10 +78,9 @@ def _copy(job: SnapshotJob) -> None:
 def _check_log(settings: Settings, store: Store, connection: catalog.Connection) -> None:
     """A snapshot is worth something only with the changes after it: they must be in the log, or come into it."""
     hint = "run `tailrace capture` first: it starts the log, and takes the first snapshots by itself"
-    recorded = store.get(SOURCE_KEY)
-    if recorded is None:
+    of = origin.load(store)
+    if of is None:
         raise SnapshotError(f"{store.url} has no log: changes after the snapshot would be nowhere", hint)
-    of = json.loads(recorded)
     row = connection.execute(
         "SELECT system_identifier::text, pg_catalog.current_database() FROM pg_catalog.pg_control_system()"
     ).fetchone()

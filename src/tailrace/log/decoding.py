@@ -131,6 +131,8 @@ class Admission:
     """By oid: nothing of that table that commits below it."""
     others: bool = True
     """Whether tables that `tables` does not name count too."""
+    end: Lsn | None = None
+    """Nothing that commits at or above it."""
 
     def floor(self, oid: int) -> Lsn | None:
         if oid in self.tables:
@@ -152,6 +154,8 @@ def chunks(
 def chunk(content: Content, start: int, stop: int, admission: Admission, *, as_text: bool = False) -> Chunk:
     rows = content.rows.slice(start, stop)
     kept = (rows.commit_lsn >= admission.start) & (rows.kind != _KIND_C) & (rows.kind != _KIND_O)
+    if admission.end is not None:
+        kept &= rows.commit_lsn < admission.end
     found: list[TableChanges | Messages] = []
     for oid in np.unique(rows.relation_id[kept]):
         if oid:

@@ -6,7 +6,7 @@ log is cut into segments. Everything here is the same at every reading, also aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -182,6 +182,17 @@ def between(reader: LogReader, start: Offset, end: Offset) -> Batch:
     return Batch(batch.slices, start, end)
 
 
+def after(reader: LogReader, start: Offset, lsn: Lsn) -> Offset:
+    """The first place from `start` on before which everything stands that commits below `lsn`; or the log's end."""
+    batch = Batch((), start, start)
+    while batch.end.lsn < lsn:
+        found = following(reader, batch.end, Limits(1, 1))
+        if found.end == batch.end:
+            break
+        batch = found
+    return batch.end
+
+
 def _open_at(reader: LogReader, segment: int) -> Iterator[Slice]:
     """The beginnings, in segments up to this one, of the transaction that goes on after it."""
     first = segment
@@ -198,13 +209,3 @@ def _open_at(reader: LogReader, segment: int) -> Iterator[Slice]:
 def _slice(header: Header, start: int, stop: int, goes_on: bool = False) -> Slice:
     share = header.payload_bytes * (stop - start) // max(header.rows, 1)
     return Slice(header.id, start, stop, share, goes_on)
-
-
-def group(slices: Sequence[Slice], is_cut: Callable[[Slice], bool]) -> list[tuple[Slice, ...]]:
-    """Consecutive slices, a new group after each one that is a cut."""
-    groups: list[list[Slice]] = [[]]
-    for s in slices:
-        groups[-1].append(s)
-        if is_cut(s):
-            groups.append([])
-    return [tuple(g) for g in groups if g]

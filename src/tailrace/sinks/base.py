@@ -124,6 +124,9 @@ class Sink(Protocol):
     """What columns hold: PostgreSQL's own texts, or the mapped Arrow types with special values beside them."""
     parallel: ClassVar[Parallel]
     whole_transactions: ClassVar[bool]
+    keeps_tables: ClassVar[bool]
+    """The destination holds tables as they are, not what happened to them. To deliver again to such a sink is to load
+    its tables anew; to one that tells what happened it is to tell it again."""
     interval_ms: ClassVar[int]
     """How long changes are gathered before a step is made of them, unless the settings say otherwise."""
 

@@ -13,8 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from json import dumps, loads
 from typing import Protocol
 
 import psycopg
@@ -22,6 +20,7 @@ from psycopg.pq.abc import PGconn
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import FencedError, GapError, SlotLost, SourceError, StoreError, TailraceError
+from tailrace.log import origin
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
 from tailrace.retry import Backoff
@@ -34,15 +33,8 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.capture")
 
-SOURCE_KEY = "source.json"
 # A server that has been asked and says nothing for this many status intervals is not there any more.
 _SILENT_INTERVALS = 3
-
-
-def begins_at(store: Store) -> Lsn:
-    """From here on the log has every change: where it was started, or started again after a gap."""
-    data = store.get(SOURCE_KEY)
-    return Lsn.parse(loads(data)["begins_at"]) if data else Lsn(0)
 
 
 class Snapshots(Protocol):
@@ -121,7 +113,7 @@ class Capture:
                 try:
                     writer, created = self._prepare(replication, connection)
                     if self._snapshots is not None:
-                        self._snapshots.begin(created, begins_at(self._store))
+                        self._snapshots.begin(created, origin.begins_at(self._store))
                     stream = self._start(replication, writer)
                     self._stream(stream, writer, _Describer(connection))
                 except psycopg.Error as error:
@@ -172,8 +164,7 @@ class Capture:
 
     def _begin(self, writer: LogWriter, lsn: Lsn) -> None:
         """The log starts here, or starts again after a gap: first the record of it, then the log itself."""
-        record = asdict(writer.source) | {"begins_at": str(lsn)}
-        self._store.replace(SOURCE_KEY, dumps(record, indent=2).encode())
+        origin.record(self._store, writer.source, lsn)
         writer.begin_at(lsn)
 
     def _start(self, replication: PGconn, writer: LogWriter) -> ReplicationStream:

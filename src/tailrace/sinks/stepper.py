@@ -1,0 +1,305 @@
+"""One sink, step by step: what it is given next, from where, and how it begins. Knows the log and the sink, not Spark.
+
+Who calls it says how errands are carried out: in this process, or in Spark's executors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from tailrace import settings
+from tailrace.change import Lsn, Position
+from tailrace.errors import PoisonError, SinkRefused, SnapshotError
+from tailrace.log import origin, plan
+from tailrace.log.decoding import Admission
+from tailrace.log.plan import Batch, Offset
+from tailrace.log.reader import LogReader
+from tailrace.log.rendering import to_json
+from tailrace.log.retention import CURSORS
+from tailrace.log.snapshot import Snapshot, SnapshotReader
+from tailrace.log.trim import Trim
+from tailrace.sinks import Configured
+from tailrace.sinks.base import Load, Parallel, State, Step
+from tailrace.sinks.cursor import mirror
+from tailrace.sinks.errand import Errand, Rows, Staged
+from tailrace.sinks.shaping import Shaping
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.deliver")
+
+SMALL_BYTES: Final = 4 * 1024 * 1024
+"""Of payloads: decoded in less time than Spark takes to start a job (0.45 s); larger ones go to the executors."""
+
+_ASIDE: Final = "set_aside"
+# A write to the store that nobody waits for; retention looks once a minute.
+_MIRROR_SECONDS: Final = 5.0
+
+Staff = Callable[[Sequence[Errand], Parallel], Sequence[Staged]]
+"""Carries errands out: in order, one after the other, for `Parallel.NONE`; else as many at once as there are hands."""
+
+
+def in_this_process(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:  # noqa: ARG001
+    return [errand.stage() for errand in errands]
+
+
+class Stepper:
+    """Not for several threads at once."""
+
+    def __init__(
+        self, configured: Configured, store: settings.Store, staff: Staff = in_this_process, hands: int = 1
+    ) -> None:
+        self.sink = configured.sink
+        self.common = configured.common
+        self.state = State()
+        self.changes = 0
+        self.steps = 0
+        self._settings = store
+        self._store = Store.open(store.url, store.options)
+        self._reader = LogReader(self._store)
+        self._snapshots = SnapshotReader(self._store)
+        self._shaping = Shaping(configured.common)
+        self._staff = staff
+        self._hands = hands
+        self._offset: Offset | None = None
+        self._without: frozenset[Position] = frozenset()
+        self._mirrored_at = float("-inf")
+
+    @property
+    def cursor(self) -> Lsn | None:
+        return self.state.cursor
+
+    def _cursor(self) -> Lsn:
+        assert self.state.cursor is not None, "open() comes first"
+        return self.state.cursor
+
+    @property
+    def set_aside(self) -> int:
+        return len(self._without)
+
+    def open(self) -> None:
+        """Where the sink stands: from its destination, with what was begun there brought to its end."""
+        self.sink.close()
+        self.state = self.sink.open()
+        self._offset = None
+        self._without = self._load_set_aside()
+        if (pending := self.sink.pending()) is not None:
+            self._redo(pending)
+        if self.state.cursor is None:
+            self._first_state()
+        self._mirror(at_once=True)
+
+    def close(self) -> None:
+        self._mirror(at_once=True)
+        self.sink.close()
+
+    def rewind(self, where: str) -> None:
+        """`snapshot`, an LSN or a time: what is delivered next. A sink that keeps tables loads them anew."""
+        self.state = self.sink.open()
+        place = None if where == "snapshot" else plan.parse_place(self._reader, where, "--rewind")
+        if isinstance(place, datetime):
+            place = plan.lsn_at(self._reader, place)
+        if where != "snapshot" and place is None:
+            place = plan.begin(self._reader, None).lsn
+        if where == "snapshot" or self.sink.keeps_tables:
+            found = self._usable(before=place)
+            if not found:
+                raise SnapshotError(
+                    f"sink {self.common.name}: there is no snapshot" + (f" at or before {place}" if place else ""),
+                    "take one with `tailrace snapshot`, or rewind to a later place",
+                )
+            after = State(min(s.lsn for s in found), {})
+        else:
+            assert place is not None
+            after = State(place, dict.fromkeys(self.state.tables, Lsn(0)))
+        plan.begin(self._reader, after.cursor)  # raises where the log no longer has it
+        self.sink.rewind(after)
+        self.state, self._offset = after, None
+        self._mirror(at_once=True)
+
+    def offset(self) -> Offset:
+        """Where in the log the sink's cursor is."""
+        if self._offset is None or self._offset.lsn != self.state.cursor:
+            self._offset = plan.begin(self._reader, self.state.cursor)
+        return self._offset
+
+    def backlog(self) -> Batch:
+        """The next that there is to deliver, if there is anything: its first transactions."""
+        return plan.following(self._reader, self.offset(), plan.Limits(1, 1))
+
+    def load_missing(self) -> int:
+        """Load the tables that have a snapshot and that the destination does not have; how many there were."""
+        if self.common.start != "snapshot":
+            return 0
+        missing = [s for s in self._usable() if s.relation.oid not in self.state.tables]
+        # Until the log has all below the cursor, it cannot tell what happened to a table between there and here.
+        if missing and min(s.lsn for s in missing) < self._cursor() and plan.latest(self._reader).lsn < self._cursor():
+            return 0
+        for snapshot in missing:
+            self._load(snapshot)
+        return len(missing)
+
+    def deliver(self, end: Offset) -> None:
+        """Everything from the cursor up to a place in the log, as one step."""
+        start = self.offset()
+        if end.lsn <= start.lsn or end.segment <= start.segment:
+            return  # a repetition of what the destination has already
+        batch = plan.between(self._reader, start, end)
+        after = replace(self.state, cursor=end.lsn)
+        if not batch.slices:
+            self._commit(Step(self.state, after, start, end, 0), [])
+            return
+        parts = self._parts(batch)
+        step = Step(self.state, after, start, end, len(parts))
+        self.sink.begin(step)
+        staged = self._run(step, [], parts)
+        if any(s.has_marker for s in staged):
+            self.load_missing()
+
+    def _parts(self, batch: Batch, count: int | None = None) -> list[tuple[plan.Slice, ...]]:
+        whole = self.sink.whole_transactions or self.sink.parallel is Parallel.KEYS
+        if count is None:
+            # Twice as many as there are hands, so that one that is slow does not hold up the others for long.
+            count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._hands
+        return batch.parts(count, whole_transactions=whole)
+
+    def _run(
+        self,
+        step: Step,
+        loading: Sequence[Errand],
+        parts: Sequence[tuple[plan.Slice, ...]],
+        admission: Admission | None = None,
+    ) -> list[Staged]:
+        """Stage, then commit. A change that is poison is set aside, if that is wanted, and the rest tried again."""
+        if admission is None:
+            admission = Admission(step.start.lsn, step.before.tables, self.common.start != "snapshot")
+        while True:
+            errands = list(loading) + [
+                Errand(self.sink, self._shaping, self._settings, step, n, part, admission, without=self._without)
+                for n, part in enumerate(parts)
+            ]
+            try:
+                staged = list(self._hand_out(errands))
+                self._commit(step, staged)
+                return staged
+            except PoisonError as error:
+                if self.common.on_poison != "set_aside" or not error.positions:
+                    raise
+                self._put_aside(error)
+
+    def _hand_out(self, errands: Sequence[Errand]) -> Sequence[Staged]:
+        size = sum(sum(s.bytes for s in e.slices) + (e.rows.chunk.bytes if e.rows else 0) for e in errands)
+        if size <= SMALL_BYTES:
+            return in_this_process(errands, self.sink.parallel)
+        return self._staff(errands, self.sink.parallel)
+
+    def _commit(self, step: Step, staged: Sequence[Staged]) -> None:
+        self.sink.commit(step, [s.receipt for s in staged])
+        self.state, self._offset = step.after, step.end if step.end.lsn == step.after.cursor else None
+        self.changes += sum(s.changes for s in staged)
+        self.steps += 1
+        self._mirror()
+
+    def _redo(self, step: Step) -> None:
+        """Exactly as it was begun, so that it overwrites what it may have left."""
+        if step.before.cursor != self.state.cursor:
+            return  # it was committed; only the note of it is left
+        _log.info(
+            "sink %s: a step up to %s was begun and not finished: it is done again", self.common.name, step.end.lsn
+        )
+        batch = plan.between(self._reader, step.start, step.end)
+        self._run(step, [], self._parts(batch, step.parts))
+
+    def _first_state(self) -> None:
+        if self.common.start == "snapshot":
+            found = self._usable()
+            begin = plan.begin(self._reader, None)
+            after = State(min((s.lsn for s in found), default=begin.lsn), {})
+        else:
+            place = plan.parse_place(self._reader, self.common.start, f"sink {self.common.name}: start")
+            lsn = plan.lsn_at(self._reader, place) if isinstance(place, datetime) else place
+            after = State(lsn if lsn is not None else plan.begin(self._reader, None).lsn, {})
+        self.sink.rewind(after)
+        self.state = after
+
+    def _usable(self, before: Lsn | None = None) -> list[Snapshot]:
+        """Each table's newest snapshot that the log reaches back to, of tables that go to this sink."""
+        since = max(origin.begins_at(self._store), _trimmed_to(self._store))
+        found = []
+        for oid in self._snapshots.oids(since):
+            snapshot = self._snapshots.newest(oid=oid, before=before)
+            if snapshot is not None and snapshot.lsn >= since and self._shaping.load(snapshot.relation) is not None:
+                found.append(snapshot)
+        return found
+
+    def _load(self, snapshot: Snapshot) -> None:
+        """A table's rows, and what happened to it since if the sink is further already, in one step."""
+        shaped = self._shaping.load(snapshot.relation)
+        assert shaped is not None
+        relation, target = shaped
+        load = Load(relation, target, snapshot.id, snapshot.lsn)
+        oid = snapshot.relation.oid
+        cursor = self._cursor()
+        end = start = self.offset()
+        if snapshot.lsn < cursor:
+            start = plan.begin(self._reader, snapshot.lsn)
+            # The cursor may stand inside a segment: what commits at or above it there is not in this step.
+            end = plan.after(self._reader, start, cursor)
+        batch = plan.between(self._reader, start, end)
+        after = replace(self.state, tables={**self.state.tables, oid: snapshot.lsn})
+        parts = self._parts(batch)
+        step = Step(self.state, after, start, end, len(parts), (load,))
+        _log.info(
+            "sink %s: loading %s, %s rows as of %s",
+            self.common.name,
+            relation.qualified_name,
+            f"{snapshot.rows:,}",
+            snapshot.lsn,
+        )
+        admission = Admission(snapshot.lsn, {oid: snapshot.lsn}, others=False, end=cursor)
+        self._run(step, list(self._loading(step, load, snapshot)), parts, admission)
+
+    def _loading(self, step: Step, load: Load, snapshot: Snapshot) -> Iterator[Errand]:
+        first = 0
+        bare = replace(snapshot, store=None)
+        for number, chunk in enumerate(snapshot.manifest):
+            rows = Rows(bare, chunk, first, load)
+            yield Errand(self.sink, self._shaping, self._settings, step, number, rows=rows)
+            first += chunk.rows
+
+    def _put_aside(self, error: PoisonError) -> None:
+        """Kept in the store, counted, and left out from now on."""
+        for text in error.positions:
+            position = Position.parse(text)
+            change = next(iter(self._reader.changes(position)), None)
+            if change is None or change.position != position:
+                raise SinkRefused(f"{error}: no change stands at {text}", error.hint) from error
+            raw = {"reason": error.message, "change": json.loads(to_json(change), parse_float=str, parse_int=str)}
+            key = f"{CURSORS}/{self.common.name}/{_ASIDE}/{position.commit_lsn:016X}-{position.ordinal:012d}.json"
+            self._store.replace(key, json.dumps(raw, ensure_ascii=False).encode())
+            _log.error("sink %s: the change at %s was set aside as %s: %s", self.common.name, text, key, error)
+            self._without |= {position}
+
+    def _load_set_aside(self) -> frozenset[Position]:
+        found = set()
+        for info in self._store.list(f"{CURSORS}/{self.common.name}/{_ASIDE}"):
+            lsn, _, ordinal = info.key.rpartition("/")[2].removesuffix(".json").partition("-")
+            found.add(Position(Lsn(int(lsn, 16)), int(ordinal)))
+        return frozenset(found)
+
+    def _mirror(self, *, at_once: bool = False) -> None:
+        """For retention, which asks the store alone, and seldom."""
+        now = time.monotonic()
+        if self.state.cursor is not None and (at_once or now - self._mirrored_at >= _MIRROR_SECONDS):
+            mirror(self._store, self.common.name, self.state.cursor)
+            self._mirrored_at = now
+
+
+def _trimmed_to(store: Store) -> Lsn:
+    trim = Trim.load(store)
+    return trim.end.commit_lsn if trim else Lsn(0)
