@@ -132,6 +132,12 @@ class Stepper:
         """The next that there is to deliver, if there is anything: its first transactions."""
         return plan.following(self._reader, self.offset(), plan.Limits(1, 1))
 
+    def oldest_undelivered_us(self) -> int | None:
+        """When the first change was committed that is not delivered; None when there is none."""
+        slices = self.backlog().slices
+        header = self._reader.awaited_header(slices[0].segment) if slices else None
+        return header.first_committed_at_us if header else None
+
     def load_missing(self) -> int:
         """Load the tables that have a snapshot and that the destination does not have; how many there were."""
         if self.common.start != "snapshot":

@@ -1,0 +1,318 @@
+"""One sink's delivery: a streaming query that is its clock and its ledger, and whoever keeps it going.
+
+The query decides when a batch is due and up to where it reaches; the sink's cursor decides where it begins. So the
+query's checkpoint is made anew at each start, and nothing is lost with it. The batch itself is done in the query's
+callback: small ones right there, without a job of Spark's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from tailrace import settings
+from tailrace.change import Lsn
+from tailrace.errors import SinkError, SparkError, TailraceError
+from tailrace.log.plan import Offset
+from tailrace.retry import Backoff
+from tailrace.sinks import Configured, status
+from tailrace.sinks.status import Condition, SinkStatus
+from tailrace.sinks.stepper import Stepper
+from tailrace.spark.delivery.staff import Executors
+from tailrace.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("tailrace.deliver")
+
+# A snapshot that was finished is told by the log itself; this is for one whose message got lost.
+_LOOK_FOR_TABLES_S: Final = 10.0
+# A pause is an operator's word: a few seconds until it is heard are soon enough.
+_LOOK_FOR_PAUSE_S: Final = 2.0
+_RATE_OVER_S: Final = 10.0
+
+
+class _StoppedError(Exception):
+    """The delivery was stopped, or has to start again, while it waited."""
+
+
+class Delivery:
+    """Runs in a thread of its own from `start` to `stop`."""
+
+    def __init__(
+        self, spark: SparkSession, configured: Configured, store: settings.Store, checkpoint: Path, hands: int
+    ) -> None:
+        self.name = configured.name
+        self._type = configured.common.type
+        interval = configured.common.interval_ms
+        self._interval_ms = configured.sink.interval_ms if interval is None else interval
+        self._spark = spark
+        self._settings = store
+        self._store = Store.open(store.url, store.options)
+        self._checkpoint = checkpoint
+        self._stepper = Stepper(configured, store, Executors(spark.sparkContext, self.name), hands)
+        self._condition: Condition = "starting"
+        self._error: TailraceError | None = None
+        self._broken: Exception | None = None
+        """What a batch ended with; the query itself would only tell it as Java does."""
+        self._failures = 0
+        self._seen: deque[tuple[float, int]] = deque()
+        self._oldest_us: int | None = None
+        self._log_end = Lsn(0)
+        self._stopping = threading.Event()
+        self._again = threading.Event()
+        self._paused = threading.Event()
+        self._busy = threading.Lock()
+        """Held while a step is done, and by whoever needs that none is."""
+        self._query: StreamingQuery | None = None
+        self._thread = threading.Thread(target=self._run, name=f"deliver {self.name}", daemon=True)
+        self._next_look = 0.0
+        self._next_look_for_pause = 0.0
+        self._backoff = Backoff()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> bool:
+        """Whether the step under way was finished in time. What was not committed is delivered by the next run."""
+        self._stopping.set()
+        self._again.set()
+        finished = self._busy.acquire(timeout=grace_s)
+        if finished:
+            self._busy.release()
+        self._end_query()
+        if self._thread.ident is not None:
+            self._thread.join(grace_s)
+        return finished
+
+    def pause(self) -> None:
+        status.pause(self._store, self.name)
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Also a sink that failed: what was in its way has been removed, says whoever calls."""
+        status.resume(self._store, self.name)
+        self._paused.clear()
+        self._again.set()
+
+    def rewind(self, where: str) -> None:
+        """See `Stepper.rewind`; the delivery goes on from there."""
+        with self._busy:
+            self._stepper.rewind(where)
+            self._again.set()
+
+    @property
+    def cursor(self) -> Lsn | None:
+        return self._stepper.cursor
+
+    @property
+    def has_failed(self) -> bool:
+        return self._condition == "failed"
+
+    @property
+    def error(self) -> TailraceError | None:
+        return self._error
+
+    def has_delivered(self, end: Offset) -> bool:
+        """Whether everything before a place in the log is at the destination, the tables that are due too."""
+        with self._busy:
+            cursor = self._stepper.cursor
+            if cursor is None or self._condition in ("starting", "loading"):
+                return False
+            if cursor >= end.lsn:
+                return True
+            backlog = self._stepper.backlog()
+            return not backlog.slices or backlog.start.lsn >= end.lsn
+
+    def status(self) -> SinkStatus:
+        cursor, now = self._stepper.cursor, time.time()
+        oldest = self._oldest_us
+        return SinkStatus(
+            name=self.name,
+            type=self._type,
+            state="paused" if self._paused.is_set() and self._condition == "running" else self._condition,
+            cursor=cursor,
+            log_end=self._log_end,
+            lag_bytes=0 if oldest is None else max(self._log_end - (cursor or Lsn(0)), 0),
+            lag_seconds=0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
+            changes=self._stepper.changes,
+            changes_per_second=self._rate(),
+            steps=self._stepper.steps,
+            last_error=str(self._error) if self._error else None,
+            last_error_hint=self._error.hint if self._error else None,
+            failures=self._failures,
+            set_aside=self._stepper.set_aside,
+            updated_at=datetime.fromtimestamp(now, UTC),
+        )
+
+    def look(self, log_end: Lsn) -> None:
+        """Find out how far behind the sink is, and whether it was paused. Called now and then by the engine."""
+        self._log_end = log_end
+        paused = status.is_paused(self._store, self.name)
+        (self._paused.set if paused else self._paused.clear)()
+        if self._busy.acquire(blocking=False):
+            try:
+                if self._stepper.cursor is not None:
+                    self._oldest_us = self._stepper.oldest_undelivered_us()
+            finally:
+                self._busy.release()
+        status.save(self._store, self.status())
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        self._seen.append((now, self._stepper.changes))
+        while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_OVER_S:
+            self._seen.popleft()
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+    def _run(self) -> None:
+        """Open, deliver until something happens, wait, begin anew."""
+        while not self._stopping.is_set():
+            self._again.clear()
+            self._broken = None
+            try:
+                self._condition = "starting"
+                with self._busy:
+                    self._stepper.open()
+                    self._condition = "loading"
+                    self._stepper.load_missing()
+                self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
+                self._start_query()
+                self._condition = "running"
+                self._watch_query()
+            except _StoppedError:
+                continue
+            except TailraceError as error:
+                self._fail(error)
+                if not error.retry:
+                    self._again.wait()
+            except (PySparkException, Py4JError) as error:
+                self._fail(SinkError(f"sink {self.name}: the query ended: {str(error).splitlines()[0]}"))
+            except Exception as error:
+                # A sink from outside may raise anything: it is this sink's end, and nobody else's.
+                _log.exception("sink %s", self.name)
+                self._fail(
+                    SparkError(f"sink {self.name}: {type(error).__name__}: {error}", "this is a bug in the sink")
+                )
+                self._again.wait()
+            finally:
+                self._end_query()
+        if self._condition != "failed":
+            self._condition = "stopped"
+        try:
+            with self._busy:
+                self._stepper.close()
+            status.save(self._store, self.status())
+        except TailraceError as error:
+            _log.warning("sink %s: %s", self.name, error)
+
+    def _fail(self, error: TailraceError) -> None:
+        """Say it, and wait if it may pass."""
+        self._error = error
+        self._failures += 1
+        if self._stopping.is_set():
+            return
+        if not error.retry:
+            self._condition = "failed"
+            _log.error("%s stops: %s. %s", self.name, error, error.hint)
+            return
+        self._condition = "retrying"
+        delay = self._backoff.next()
+        _log.warning("sink %s: %s; tried again in %.1f s. %s", self.name, error, delay, error.hint)
+        self._stopping.wait(delay)
+
+    def _start_query(self) -> None:
+        from tailrace.spark.datasource import register
+
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        register(self._spark)
+        stream = self._spark.readStream.format("tailrace").option("starting", str(self._stepper.cursor))
+        for key, value in self._settings.options.items():
+            stream = stream.option(f"store.{key}", value)
+        self._query = (
+            stream.load(self._settings.url)
+            .writeStream.queryName(f"tailrace {self.name}")
+            .foreachBatch(self._batch)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .trigger(processingTime=f"{self._interval_ms} milliseconds")
+            .start()
+        )
+
+    def _watch_query(self) -> None:
+        """Until the query ends, or somebody wants it to. Tables that are due are loaded between its batches."""
+        assert self._query is not None
+        while not self._again.wait(0.05):
+            if not self._query.isActive:
+                if self._broken is not None:
+                    raise self._broken
+                failure = self._query.exception()
+                raise SinkError(f"sink {self.name}: the query ended: {str(failure or 'stopped').splitlines()[0]}")
+            if time.monotonic() >= self._next_look and not self._paused.is_set():
+                self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
+                with self._busy:
+                    self._stepper.load_missing()
+        raise _StoppedError
+
+    def _end_query(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            try:
+                query.stop()
+            except (PySparkException, Py4JError) as error:
+                _log.debug("sink %s: the query did not stop: %s", self.name, error)
+
+    def _batch(self, _: DataFrame, batch_id: int) -> None:
+        """Called by the query for each of its batches. Returns when it is durable at the destination."""
+        end = self._end_of(batch_id)
+        while not self._again.is_set():
+            if self._paused.is_set():
+                self._again.wait(0.1)
+                continue
+            try:
+                with self._busy:
+                    self._stepper.deliver(end)
+            except TailraceError as error:
+                if not error.retry:
+                    self._broken = error
+                    raise
+                self._fail(error)
+                with self._busy:
+                    self._reopen()
+                continue
+            except Exception as error:
+                self._broken = error
+                raise
+            if self._condition == "retrying":
+                _log.info("sink %s: delivers again", self.name)
+            self._condition, self._error = "running", None
+            self._backoff = Backoff()
+            return
+        raise _StoppedError(f"{self.name} is stopped")
+
+    def _reopen(self) -> None:
+        """After a failure the destination says where the sink stands: the step may have been committed."""
+        try:
+            self._stepper.open()
+        except TailraceError as error:
+            if not error.retry:
+                self._broken = error
+                raise
+            _log.debug("sink %s: %s", self.name, error)
+
+    def _end_of(self, batch_id: int) -> Offset:
+        """From the query's ledger: a line of version, one of Spark's own, one for each source."""
+        lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        return Offset.from_json(json.loads(lines[2]))
