@@ -27,13 +27,14 @@ def written(directory: Path, text: str) -> Path:
 
 def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
     lines = TEMPLATE.splitlines()
-    for key in ("password_file", "sslmode", "sslrootcert", "max_age_hours", "max_bytes", "endpoint", "region"):
+    unset = ("password_file", "sslmode", "sslrootcert", "max_age_hours", "max_bytes", "endpoint", "region")
+    for key in (*unset, "port", "token"):
         assert any(line.startswith(f"# {key} = ") for line in lines), f"{key} is explained"
         lines = [line for line in lines if not line.startswith(f"# {key} = ")]
     stated = "\n".join(line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in lines)
     found = load(written(tmp_path, stated), {})
     assert found == load(None, {"TAILRACE_SOURCE_URL": found.source.url, "TAILRACE_STORE_URL": found.store.url})
-    for section in ("source", "store", "capture", "snapshot", "retention"):
+    for section in ("source", "store", "capture", "snapshot", "retention", "http"):
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
 
@@ -90,6 +91,8 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         status_interval_s = true
         [snapshot]
         workers = 1.5
+        [http]
+        port = 70000
         [[sink]]
         type = "iceberg"
         name = "lake"
@@ -113,13 +116,14 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         "capture.segment_bytes is 5",
         "capture.status_interval_s is not a number",
         "snapshot.workers is not a whole number",
+        "http.port is 70000: at most 65535",
         "TAILRACE_SNAPSHOT_WORKER is not a setting: did you mean TAILRACE_SNAPSHOT_WORKERS?",
         "TAILRACE_SNAPSHOT_CHUNK_ROWS is not a whole number",
         "sink 2 has no type",
         "sink 2 has the name 'lake'",
     ):
         assert words in told
-    assert "16 settings are wrong" in told
+    assert "17 settings are wrong" in told
 
 
 def test_only_what_a_command_needs_is_required() -> None:

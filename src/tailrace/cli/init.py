@@ -62,6 +62,14 @@ url = "file:///var/lib/tailrace"
 # The log is kept whole unless one of these is set.
 # max_age_hours = 720
 # max_bytes = 1000000000000
+
+[http]
+# Where /health, /status, /metrics and a page for people are served, and POST /shutdown is taken.
+# host = "127.0.0.1"
+# Unset: `tailrace run` listens on 9464, `capture` and `deliver` do not. 0: nobody does.
+# port = 9464
+# What control calls must carry; needed on any host but loopback. Better as TAILRACE_HTTP_TOKEN than here.
+# token = "secret"
 """
 
 

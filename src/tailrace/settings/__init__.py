@@ -17,7 +17,7 @@ from tailrace.settings.pattern import TablePattern
 from tailrace.settings.reading import Faults, read_section, read_toml
 from tailrace.settings.secret import Secret, without_password
 
-__all__ = ["Capture", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
+__all__ = ["Capture", "Http", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
 
 MIB = 1024 * 1024
 
@@ -94,12 +94,24 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Http:
+    host: str = "127.0.0.1"
+    """Nobody else's machine may ask, unless somebody says so; elsewhere than on loopback a token is needed."""
+    port: int | None = field(default=None, metadata={"at_least": 0, "at_most": 65535})
+    """Unset: `run` listens on 9464, the port that exporters of metrics are looked for on; `capture` and `deliver`, of
+    which several may share a machine, do not. 0: nobody does."""
+    token: Secret | None = None
+    """Whoever shows it may pause, resume and shut down. Unset: whoever is on this machine may."""
+
+
+@dataclass(frozen=True)
 class Settings:
     source: Source = field(default_factory=Source)
     store: Store = field(default_factory=Store)
     capture: Capture = field(default_factory=Capture)
     snapshot: Snapshot = field(default_factory=Snapshot)
     retention: Retention = field(default_factory=Retention)
+    http: Http = field(default_factory=Http)
     sinks: tuple[Sink, ...] = field(default=(), repr=False)
 
 
@@ -116,6 +128,7 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
         "capture": Capture,
         "snapshot": Snapshot,
         "retention": Retention,
+        "http": Http,
     }
     faults.unknown(raw, [*sections, "sink"], "")
     values = {name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()}

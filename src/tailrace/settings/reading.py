@@ -144,6 +144,8 @@ def _checked(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
             raise fault
     if "at_least" in limits and not value >= limits["at_least"]:
         raise ValueError(f"is {value}: at least {limits['at_least']} is needed")
+    if "at_most" in limits and not value <= limits["at_most"]:
+        raise ValueError(f"is {value}: at most {limits['at_most']} is possible")
     if "choices" in limits and value not in limits["choices"]:
         raise ValueError(f"is {value!r}" + did_you_mean(value, limits["choices"]))
     return value
