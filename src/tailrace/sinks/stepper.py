@@ -64,6 +64,7 @@ class Stepper:
         self._reader = LogReader(self._store)
         self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(configured.common)
+        self._told: set[int] = set()
         self._staff = staff
         self._hands = hands
         self._offset: Offset | None = None
@@ -88,6 +89,8 @@ class Stepper:
         self.state = self.sink.open()
         self._offset = None
         self._without = self._load_set_aside()
+        source = origin.load(self._store)
+        self._shaping = Shaping(self.common, str(source["database"]) if source else "")
         if (pending := self.sink.pending()) is not None:
             self._redo(pending)
         if self.state.cursor is None:
@@ -166,6 +169,8 @@ class Stepper:
         staged = self._run(step, [], parts)
         if any(s.has_marker for s in staged):
             self.load_missing()
+        if self.common.start == "snapshot":
+            self._tell_who_waits(batch)
 
     def _parts(self, batch: Batch, count: int | None = None) -> list[tuple[plan.Slice, ...]]:
         whole = self.sink.whole_transactions or self.sink.parallel is Parallel.KEYS
@@ -277,6 +282,24 @@ class Stepper:
             rows = Rows(bare, chunk, first, load)
             yield Errand(self.sink, self._shaping, self._settings, step, number, rows=rows)
             first += chunk.rows
+
+    def _tell_who_waits(self, batch: Batch) -> None:
+        """A table whose changes are in the log but that has no snapshot: somebody may wonder where it is."""
+        for s in batch.slices:
+            header = self._reader.awaited_header(s.segment)
+            used = {use.relation_id for use in header.relations} if header else set()
+            strangers = used - self.state.tables.keys() - self._told
+            content = self._reader.get(s.segment).content() if strangers else None
+            for relation in content.relations.values() if content else ():
+                if relation.oid in strangers and self._shaping.load(relation) is not None:
+                    _log.warning(
+                        "sink %s: %s waits for its snapshot; unless capture is about to take it, "
+                        "`tailrace snapshot %s` does",
+                        self.common.name,
+                        relation.qualified_name,
+                        relation.qualified_name,
+                    )
+            self._told |= strangers
 
     def _put_aside(self, error: PoisonError) -> None:
         """Kept in the store, counted, and left out from now on."""
