@@ -31,6 +31,15 @@ class Cells:
     def empty(cls, data: kernel.Bytes, columns: int, count: int) -> Cells:
         return cls(data, np.empty((columns, count), np.int64), np.empty((columns, count), np.int64))
 
+    @classmethod
+    def of(cls, texts: pa.StringArray) -> Cells:
+        """Of one column, read already as text."""
+        _, offsets, data = texts.buffers()
+        places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+        valid = texts.is_valid().to_numpy(zero_copy_only=False)
+        length = np.where(valid, np.diff(places), kernel.NULL)
+        return cls(np.frombuffer(data if data is not None else b"", np.uint8), places[:-1].copy(), length)
+
     def column(self, index: int) -> Cells:
         return Cells(self.data, self.start[index], self.length[index])
 

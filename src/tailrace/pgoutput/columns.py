@@ -45,7 +45,7 @@ class Images:
         special = None if self.special is None else self.special.take(indices)
         if special is not None and special.null_count == len(special):
             special = None
-        return Images(_batch(arrays, self.batch.schema, len(places)), self.present[places], unchanged, special)
+        return Images(record_batch(arrays, self.batch.schema, len(places)), self.present[places], unchanged, special)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _rows(relation: Relation, cells: Cells, present: Mask, as_text: bool = False
     count = len(present)
     if not present.any():
         arrays = [pa.nulls(count, field.type) for field in schema]
-        return Images(_batch(arrays, schema, count), present, {}, None)
+        return Images(record_batch(arrays, schema, count), present, {}, None)
     if not present.all():
         cells.length[:, ~present] = kernel.ABSENT
     arrays, unchanged, specials = [], {}, []
@@ -144,10 +144,10 @@ def _rows(relation: Relation, cells: Cells, present: Mask, as_text: bool = False
         if (mask := own.length == kernel.UNCHANGED).any():
             unchanged[index] = mask
         specials += [(int(row), column.name, own.text(row)) for row in special]
-    return Images(_batch(arrays, schema, count), present, unchanged, _special(specials, count))
+    return Images(record_batch(arrays, schema, count), present, unchanged, _special(specials, count))
 
 
-def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+def record_batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
     if not arrays:  # a batch made from no arrays would forget how many rows it has
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

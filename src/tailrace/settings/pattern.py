@@ -33,6 +33,49 @@ class TablePattern:
         return bool(self.schema.fullmatch(schema) and self.table.fullmatch(table))
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnPattern:
+    """`public.customers.email`, each part as in a `TablePattern`."""
+
+    table: TablePattern
+    column: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> ColumnPattern:
+        parts = [match.group() for match in _PART.finditer(text)]
+        if len(parts) != 3 or ".".join(parts) != text:
+            raise ConfigError(
+                f"{text!r} is not a pattern of columns", "write schema.table.column, such as public.*.email"
+            )
+        return cls(TablePattern.parse(".".join(parts[:2])), _expression(parts[2]))
+
+    def matches(self, schema: str, table: str, column: str) -> bool:
+        return self.table.matches(schema, table) and self.column.fullmatch(column) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnList:
+    """`id, name, "Total, net"`: these columns; `-email, -phone_*`: all but these."""
+
+    names: tuple[re.Pattern[str], ...]
+    is_exclusion: bool
+
+    @classmethod
+    def parse(cls, text: str) -> ColumnList:
+        entries = [entry.strip() for entry in re.findall(r'(?:"(?:[^"]|"")*"|[^",])+', text)]
+        names = [entry.removeprefix("-").strip() for entry in entries]
+        excluded = {entry.startswith("-") for entry in entries}
+        if not all(re.fullmatch(r'(?:"(?:[^"]|"")+"|[^"\s])+', name) for name in names) or len(excluded) != 1:
+            raise ConfigError(
+                f"{text!r} is not a list of columns",
+                "write those to deliver, id, name; or those not to, -email, -phone",
+            )
+        return cls(tuple([_expression(name) for name in names]), excluded.pop())
+
+    def has(self, column: str) -> bool:
+        return any(name.fullmatch(column) for name in self.names) != self.is_exclusion
+
+
 def _expression(part: str) -> re.Pattern[str]:
     wild = {"*": ".*", "?": "."}
     pieces: list[str] = []
