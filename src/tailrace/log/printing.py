@@ -1,0 +1,293 @@
+"""Typed columns, a snapshot's, back into PostgreSQL's own text: the inverse of `tailrace.text`, exact to the byte.
+
+The text is that of a session with the settings every Tailrace connection pins, so a row from a snapshot and the same
+row from the stream are equal. Ordinary values are printed by Arrow, a column at a time; the few that it prints
+otherwise than PostgreSQL (years beyond 9999 and before 1, very large or small numbers) in plain Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace import types
+from tailrace.change import Column, Relation
+from tailrace.log.decoding import Mask
+from tailrace.pgoutput.columns import Images
+from tailrace.text import DATE_INFINITY, DAY_US, TIMESTAMP_INFINITY
+from tailrace.types import Form
+
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31."""
+
+_DIGITS: Final = {32: 9, 64: 17}
+"""That tell any float from its neighbours."""
+_PLAIN_BELOW: Final = {32: 6, 64: 15}
+"""The power of ten from which on PostgreSQL prints an exponent; below 0.0001 it does too."""
+
+
+def to_text(array: pa.Array, column: Column) -> pa.StringArray:
+    """Each value as PostgreSQL prints it. Special values are NULL here: see `snapshot_images`."""
+    form = types.mapping(column).form
+    return _PRINTERS[form](array) if form in _PRINTERS else array
+
+
+def snapshot_images(batch: pa.RecordBatch, relation: Relation, *, as_text: bool) -> Images:
+    """A batch of a snapshot's chunk (the table's columns, then the special values) as rows like those of changes."""
+    present = np.ones(len(batch), np.bool_)
+    special = batch.column(batch.num_columns - 1)
+    arrays = batch.columns[:-1]
+    if as_text:
+        arrays = [to_text(array, column) for array, column in zip(arrays, relation.columns, strict=True)]
+        arrays = _with_special(arrays, special, relation)
+    elif special.null_count < len(special):
+        return Images(_batch(arrays, relation, len(batch), as_text), present, {}, special)
+    return Images(_batch(arrays, relation, len(batch), as_text), present, {}, None)
+
+
+def _batch(arrays: list[pa.Array], relation: Relation, count: int, as_text: bool) -> pa.RecordBatch:
+    if not arrays:  # a batch made from no arrays would forget how many rows it has
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=types.schema(relation, as_text))
+
+
+def _with_special(arrays: list[pa.Array], special: pa.MapArray, relation: Relation) -> list[pa.Array]:
+    if special.null_count == len(special):
+        return arrays
+    offsets = special.offsets.to_numpy()
+    rows = np.repeat(np.arange(len(special)), np.diff(offsets))
+    names, texts = special.keys[offsets[0] : offsets[-1]], special.items[offsets[0] : offsets[-1]]
+    found = []
+    for array, column in zip(arrays, relation.columns, strict=True):
+        own = pc.equal(names, column.name).to_numpy(zero_copy_only=False)
+        if own.any():
+            mask = np.zeros(len(array), np.bool_)
+            mask[rows[own]] = True
+            array = pc.replace_with_mask(array, pa.array(mask), texts.filter(pa.array(own)))
+        found.append(array)
+    return found
+
+
+def _patched(printed: pa.Array, array: pa.Array, odd: Mask, print_: Callable[[Any], str]) -> pa.Array:
+    """`printed`, but with the odd rows printed one by one."""
+    if not odd.any():
+        return printed
+    texts = pa.array([print_(value) for value in array.filter(pa.array(odd)).to_pylist()], pa.string())
+    return pc.replace_with_mask(printed, pa.array(odd), texts)
+
+
+def _each(print_: Callable[[Any], str]) -> Callable[[pa.Array], pa.Array]:
+    def printed(array: pa.Array) -> pa.Array:
+        return pa.array([None if value is None else print_(value) for value in array.to_pylist()], pa.string())
+
+    return printed
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return pc.cast(array, pa.string())
+
+
+def _boolean(array: pa.Array) -> pa.Array:
+    return pc.if_else(array, "t", "f")
+
+
+def _decimal(array: pa.Array) -> pa.Array:
+    printed = _plain(array)
+    # Arrow writes small ones as Decimal does: 1E-10.
+    odd = pc.fill_null(pc.match_substring(printed, "E"), False).to_numpy(zero_copy_only=False)
+    return _patched(printed, array, odd, lambda value: format(value, "f"))
+
+
+def _money(value: Decimal) -> str:
+    return f"{'-' if value < 0 else ''}${abs(value):,.2f}"
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    if len(array) == 0 or data is None:
+        return pc.if_else(array.is_valid(), "\\x", pa.scalar(None, pa.string()))
+    raw = np.frombuffer(data, np.uint8)[places[0] : places[-1]]
+    pairs = np.frombuffer(raw.tobytes().hex().encode(), np.uint8)
+    hexed = pa.Array.from_buffers(
+        pa.string(), len(array), [None, pa.py_buffer((places - places[0]) * np.int32(2)), pa.py_buffer(pairs)]
+    )
+    return pc.if_else(array.is_valid(), pc.binary_join_element_wise("\\x", hexed, ""), pa.scalar(None, pa.string()))
+
+
+def _float(array: pa.Array) -> pa.Array:
+    width = array.type.bit_width
+    values = array.fill_null(0).to_numpy(zero_copy_only=False)
+    size = np.abs(values)
+    # Where Arrow's layout is PostgreSQL's: from 1e10 on it prints exponents too.
+    plain = ((size >= 1e-4) & (size < 10.0 ** min(_PLAIN_BELOW[width], 10))) | (size == 0)
+    printed = _plain(array)
+    odd = pa.array(~plain)
+    if not odd.true_count:
+        return printed
+    texts = [_float_text(text, width) for text in printed.filter(odd).to_pylist()]
+    return pc.replace_with_mask(printed, odd, pa.array(texts, pa.string()))
+
+
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _float_text(shortest: str, width: int) -> str:
+    """From the shortest digits that any reader takes for this float."""
+    if shortest in _NOT_FINITE:
+        return _NOT_FINITE[shortest]
+    sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    if len(digits) + exponent >= 7:
+        digits, exponent = _inside(digits, exponent, width)
+    power = len(digits) + exponent - 1
+    text = "".join(map(str, digits))
+    if -4 <= power < _PLAIN_BELOW[width]:
+        plain = format(Decimal((0, digits, exponent)), "f")
+        return f"{'-' * sign}{plain}"
+    fraction = f".{text[1:]}" if len(text) > 1 else ""
+    return f"{'-' * sign}{text[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+
+
+def _inside(digits: tuple[int, ...], exponent: int, width: int) -> tuple[tuple[int, ...], int]:
+    """The shortest digits that lie between the middles to the float's neighbours.
+
+    PostgreSQL does not take one that lies in such a middle, though readers that round to even do: 1e23 is
+    9.999999999999999e+22. Only whole numbers lie there: middles of smaller floats have more digits than any shortest.
+    """
+    value = int(Decimal((0, digits, exponent)))
+    low, exact, high = _neighbourhood(value, width)
+    if low < value < high:
+        return digits, exponent
+    for count in range(len(digits) + 1, _DIGITS[width] + 1):
+        unit = 10 ** (len(str(int(exact))) - count)
+        below = int(exact) // unit * unit
+        inside = [n for n in (below, below + unit) if low < n < high]
+        if inside:
+            nearest = min(inside, key=lambda n: abs(n - exact))
+            _, found, zeros = Decimal(nearest).normalize().as_tuple()
+            assert isinstance(zeros, int)
+            return found, zeros
+    raise AssertionError("two floats with the same digits")
+
+
+def _neighbourhood(value: int, width: int) -> tuple[Fraction, Fraction, Fraction]:
+    """The float nearest to a whole number, between the middles to its neighbours."""
+    number = int(np.float32(value) if width == 32 else float(value))
+    half = Fraction(2) ** (number.bit_length() - (25 if width == 32 else 54))
+    # Below a power of two floats lie twice as close.
+    is_power = number & (number - 1) == 0
+    return number - (half / 2 if is_power else half), Fraction(number), number + half
+
+
+def _date(array: pa.Array) -> pa.Array:
+    days = array.view(pa.int32())
+    odd = _outside(days, _FIRST_DAY, _LAST_DAY)
+    return _patched(_plain(_only(array, odd)), days, odd, _date_text)
+
+
+def _timestamp(zone: str) -> Callable[[pa.Array], pa.Array]:
+    def printed(array: pa.Array) -> pa.Array:
+        moments = array.view(pa.int64())
+        odd = _outside(moments, _FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1)
+        text = _trimmed(_plain(_only(moments.view(pa.timestamp("us")), odd)))
+        if zone:
+            text = pc.binary_join_element_wise(text, zone, "")
+        return _patched(text, moments, odd, lambda moment: _timestamp_text(moment, zone))
+
+    return printed
+
+
+def _outside(numbers: pa.Array, low: int, high: int) -> Mask:
+    values = numbers.fill_null(low).to_numpy(zero_copy_only=False)
+    mask: Mask = (values < low) | (values > high)
+    return mask
+
+
+def _only(array: pa.Array, odd: Mask) -> pa.Array:
+    """NULL where Arrow's printer has no text, and would not stop at."""
+    return pc.if_else(pa.array(~odd), array, pa.scalar(None, array.type)) if odd.any() else array
+
+
+def _trimmed(text: pa.Array) -> pa.Array:
+    """Microseconds without the zeros at their end."""
+    return pc.utf8_rtrim(pc.utf8_rtrim(text, characters="0"), characters=".")
+
+
+def _time(array: pa.Array) -> pa.Array:
+    return _trimmed(_plain(array))
+
+
+def _date_text(days: int) -> str:
+    if abs(days) == DATE_INFINITY:
+        return "infinity" if days > 0 else "-infinity"
+    day, bc = _day(days)
+    return day + bc
+
+
+def _timestamp_text(moment: int, zone: str) -> str:
+    if abs(moment) == TIMESTAMP_INFINITY:
+        return "infinity" if moment > 0 else "-infinity"
+    days, clock = divmod(moment, DAY_US)
+    day, bc = _day(days)
+    return f"{day} {_clock(clock)}{zone}{bc}"
+
+
+def _day(days: int) -> tuple[str, str]:
+    """The date and ` BC`; the inverse of `tailrace.text`'s count of days."""
+    days += 719_468
+    era, of_era = divmod(days, 146_097)
+    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153  # from March on
+    day = of_year - (153 * month + 2) // 5 + 1
+    year += era * 400
+    month += 3
+    if month > 12:
+        month, year = month - 12, year + 1
+    bc = "" if year > 0 else " BC"
+    return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day:02d}", bc
+
+
+def _clock(microseconds: int) -> str:
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+
+
+def _interval(value: dict[str, int]) -> str:
+    months, days, microseconds = value["months"], value["days"], value["microseconds"]
+    years = abs(months) // 12 * (1 if months >= 0 else -1)
+    parts: list[str] = []
+    is_before = False
+    for amount, unit in ((years, "year"), (months - years * 12, "mon"), (days, "day")):
+        if amount:
+            plus = "+" if is_before and amount > 0 else ""
+            parts.append(f"{plus}{amount} {unit}{'s' if amount != 1 else ''}")
+            is_before = amount < 0
+    if microseconds or not parts:
+        sign = "-" if microseconds < 0 else "+" if is_before else ""
+        parts.append(sign + _clock(abs(microseconds)))
+    return " ".join(parts)
+
+
+_PRINTERS: Final[dict[Form, Callable[[pa.Array], pa.Array]]] = {
+    Form.BOOLEAN: _boolean,
+    Form.INTEGER: _plain,
+    Form.FLOAT: _float,
+    Form.DECIMAL: _decimal,
+    Form.MONEY: _each(_money),
+    Form.BINARY: _binary,
+    Form.DATE: _date,
+    Form.TIMESTAMP: _timestamp(""),
+    Form.TIMESTAMPTZ: _timestamp("+00"),
+    Form.TIME: _time,
+    Form.INTERVAL: _each(_interval),
+}
+"""The others are their text already."""
