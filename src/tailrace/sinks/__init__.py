@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from string import Formatter
 from typing import Any, Final
 
 from tailrace import settings
 from tailrace.errors import ConfigError
-from tailrace.settings.pattern import TablePattern
+from tailrace.settings.pattern import ColumnList, ColumnPattern, TablePattern
 from tailrace.settings.reading import Faults, did_you_mean, read_section
 from tailrace.sinks.base import Sink
+from tailrace.sinks.shaping.condition import check as check_condition
 
 SINKS: Final = {
     "postgres": "tailrace.sinks.postgres:PostgresSink",
@@ -34,12 +36,12 @@ class Common:
     exclude: tuple[str, ...] = ()
     """Patterns of tables that are not, though `tables` names them."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """`schema.table` → the columns to deliver, comma-separated; or those not to, each with a `-` before it."""
+    """`schema.table`, or a pattern → the columns to deliver, comma-separated; or those not to, each with a `-`."""
     mask: Mapping[str, str] = field(default_factory=dict)
-    """`schema.table.column` → null, hash (SHA-256, in hexadecimal) or redact (`***`)."""
+    """`schema.table.column`, or a pattern → null, hash (SHA-256, in hexadecimal) or redact (`***`)."""
     where: Mapping[str, str] = field(default_factory=dict)
-    """`schema.table` → a condition in SQL over the table's columns. A row that comes to match is an insert, one that
-    no longer does a delete."""
+    """`schema.table`, or a pattern → a condition in SQL over the table's columns. A row that comes to match is an
+    insert, one that no longer does a delete."""
     route: str = "{schema}.{table}"
     """Where a table goes: a template of its name at the destination."""
     start: str = field(default="snapshot", metadata={})
@@ -132,18 +134,37 @@ def _check(name: str, common: Common, faults: Faults) -> None:
         faults.add(f"sink {name}", "is no name for a sink: letters, digits, - _ . and at most 63 of them")
     _patterns(name, "tables", common.tables, faults)
     _patterns(name, "exclude", common.exclude, faults)
-    try:
-        common.route.format(schema="s", table="t", database="d")
-    except (KeyError, IndexError, ValueError):
-        faults.add(f"sink {name}: route", "is a template with {schema}, {table} and {database}")
-    for column, how in common.mask.items():
+    for text, how in common.mask.items():
         if how not in MASKS:
-            faults.add(f"sink {name}: mask of {column}", f"is {how!r}" + did_you_mean(how, MASKS))
+            faults.add(f"sink {name}: mask of {text}", f"is {how!r}" + did_you_mean(how, MASKS))
+        _parsed(f"sink {name}: mask", ColumnPattern.parse, text, faults)
+    for table, columns in common.columns.items():
+        _patterns(name, "columns", [table], faults)
+        _parsed(f"sink {name}: columns of {table}", ColumnList.parse, columns, faults)
+    _patterns(name, "where", common.where, faults)
+    for table, condition in common.where.items():
+        _parsed(f"sink {name}: where of {table}", check_condition, condition, faults)
+    if not _is_route(common.route):
+        faults.add(f"sink {name}: route", "is a template with {schema}, {table} and {database}")
 
 
-def _patterns(name: str, key: str, texts: Sequence[str], faults: Faults) -> None:
+def _is_route(text: str) -> bool:
+    """Nothing but names in braces: a format could reach into Python's own objects otherwise."""
+    try:
+        fields = [(field, spec, conversion) for _, field, spec, conversion in Formatter().parse(text)]
+    except ValueError:
+        return False
+    known = all(f is None or (f in ("schema", "table", "database") and not s and not c) for f, s, c in fields)
+    return known and not text.endswith(".") and not text.startswith(".") and bool(text)
+
+
+def _patterns(name: str, key: str, texts: Iterable[str], faults: Faults) -> None:
     for text in texts:
-        try:
-            TablePattern.parse(text)
-        except ConfigError as error:
-            faults.add(f"sink {name}: {key}", f"{error}: {error.hint}")
+        _parsed(f"sink {name}: {key}", TablePattern.parse, text, faults)
+
+
+def _parsed(where: str, parse: Callable[[str], object], text: str, faults: Faults) -> None:
+    try:
+        parse(text)
+    except ConfigError as error:
+        faults.add(where, f"{error}: {error.hint}" if error.hint else str(error))

@@ -102,6 +102,15 @@ class Condition:
         return answer
 
 
+def check(text: str) -> None:
+    """As far as a condition can be judged without a table."""
+    try:
+        for node in _nodes(_parsed(text)):
+            _refuse(node)
+    except _Wrong as reason:
+        raise ConfigError(f"{text!r} {reason}") from None
+
+
 def typed(array: pa.Array, column: Column) -> pa.Array:
     """A column as its mapped type has it, whether it is that already or PostgreSQL's text."""
     mapping = types.mapping(column)
