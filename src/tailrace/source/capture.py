@@ -62,6 +62,8 @@ class Capture:
         self.received_lsn = Lsn(0)
         self.durable_lsn = Lsn(0)
         self.is_streaming = False
+        self.last_error: TailraceError | None = None
+        """Why it does not stream, while it waits to connect again."""
         self.sealer: Sealer | None = None
         self._settings = settings
         self._store = store
@@ -94,6 +96,7 @@ class Capture:
                 return
             except TailraceError as error:
                 self.is_streaming = False
+                self.last_error = error
                 if not error.retry or (self._stopping.is_set() and isinstance(error, StoreError)):
                     raise
                 if self._stopping.is_set():
@@ -193,6 +196,7 @@ class Capture:
         sealer = self.sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._wake)
         self.durable_lsn = self.received_lsn = writer.end_lsn
         self.is_streaming = True
+        self.last_error = None
         _log.info("streaming from %s", writer.end_lsn)
         try:
             self._loop(stream, sealer)

@@ -1,0 +1,139 @@
+"""How everything is: source, capture, log and sinks, as values; and what of it is wrong. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, Self
+
+from tailrace.change import Lsn, Position
+from tailrace.sinks.status import SinkStatus
+
+Condition = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
+
+_NOWHERE: Final = Lsn(0)
+WRONG: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
+"""Of capture's conditions and the sinks': those that somebody may want to know of. A pause is somebody's will."""
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """The replication slot, as the source shows it."""
+
+    slot: str
+    is_active: bool = False
+    """Somebody reads from it now."""
+    wal_status: str | None = None
+    confirmed_lsn: Lsn | None = None
+    wal_held_bytes: int | None = None
+    """WAL that the source keeps because of the slot: the one thing to watch there."""
+    error: str | None = None
+    """Why nothing is known."""
+
+
+@dataclass(frozen=True)
+class CaptureStatus:
+    state: Condition
+    changes: int = 0
+    """Like all counts, since the process started."""
+    transactions: int = 0
+    segments: int = 0
+    payload_bytes: int = 0
+    received_lsn: Lsn = _NOWHERE
+    durable_lsn: Lsn = _NOWHERE
+    last_committed_at: datetime | None = None
+    reconnections: int = 0
+    restarts: int = 0
+    """Of its process, by the supervisor."""
+    tables_copying: int = 0
+    tables_copied: int = 0
+    rows_copied: int = 0
+    last_error: str | None = None
+    last_error_hint: str | None = None
+    pid: int | None = None
+
+    @property
+    def lag_bytes(self) -> int:
+        """Received, and not durable yet."""
+        return max(self.received_lsn - self.durable_lsn, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return _plain(asdict(self)) | {"lag_bytes": self.lag_bytes}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        known = {key: value for key, value in raw.items() if key != "lag_bytes"}
+        committed = raw["last_committed_at"]
+        return cls(
+            **known
+            | {
+                "received_lsn": Lsn.parse(raw["received_lsn"]),
+                "durable_lsn": Lsn.parse(raw["durable_lsn"]),
+                "last_committed_at": None if committed is None else datetime.fromisoformat(committed),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class LogStatus:
+    url: str
+    segments: int = 0
+    objects: int = 0
+    bytes: int = 0
+    first: Position | None = None
+    last: Position | None = None
+    end_lsn: Lsn = _NOWHERE
+    last_committed_at: datetime | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All of it. What a process does not do, or could not find out, is None."""
+
+    source: SourceStatus | None = None
+    capture: CaptureStatus | None = None
+    log: LogStatus | None = None
+    sinks: Sequence[SinkStatus] = field(default=())
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, a line each, without what heals before anybody has read it."""
+        found = []
+        if self.capture is not None:
+            found += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
+        for sink in self.sinks:
+            found += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "status": "wrong" if self.faults else "ok",
+            "faults": self.faults,
+            "source": None if self.source is None else _plain(asdict(self.source)),
+            "capture": None if self.capture is None else self.capture.to_json(),
+            "log": None if self.log is None else _plain(asdict(self.log)),
+            "sinks": [json.loads(sink.to_json()) for sink in self.sinks],
+        }
+
+
+def _faults(what: str, state: str, error: str | None, hint: str | None) -> list[str]:
+    # A table that could not be copied is an error of a capture that streams on.
+    if state not in WRONG and not (error and state == "streaming"):
+        return []
+    return [": ".join(filter(None, (f"{what} is {state}", error, hint)))]
+
+
+def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _value(value) for key, value in raw.items()}
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case Lsn() | Position():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+    return value
