@@ -276,6 +276,7 @@ def test_which_tables_have_a_key() -> None:
     ]  # fmt: skip
 
 
+@thoroughly
 @given(st.lists(st.tuples(*[st.sampled_from([None, "", "1", "11", "1,1"])] * 3), max_size=30))
 def test_numbers_tell_rows_apart(rows: list[tuple[str | None, ...]]) -> None:
     columns = [pa.array([row[i] for row in rows], pa.string()) for i in range(3)]

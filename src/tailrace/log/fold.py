@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tailrace.change import Relation
 from tailrace.errors import DecodeError
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, At, Mask, TableChanges
-from tailrace.pgoutput.columns import Images
+from tailrace.pgoutput.columns import Images, record_batch
 
 I64 = npt.NDArray[np.int64]
 Operations = npt.NDArray[np.uint8]
@@ -199,10 +199,7 @@ def copied(changes: TableChanges, copies: Copies, entries: I64 | Mask) -> Images
         arrays = [_value(changes, index).take(pa.array(places)) for index in columns]
     else:
         arrays = [changes.old.batch.column(index).take(pa.array(places)) for index in columns]
-    if arrays:
-        batch = pa.RecordBatch.from_arrays(arrays, schema=changes.new.batch.schema)
-    else:
-        batch = _take(changes.new.batch, places)
+    batch = record_batch(arrays, changes.new.batch.schema, len(places))
     return Images(batch, np.ones(len(places), np.bool_), {}, None)
 
 
@@ -352,19 +349,15 @@ def _joined_images(parts: Sequence[Images]) -> Images:
     if any(p.special is not None for p in parts):
         kind = next(p.special.type for p in parts if p.special is not None)
         special = pa.concat_arrays([pa.nulls(len(p), kind) if p.special is None else p.special for p in parts])
-    if not parts[0].batch.num_columns:  # batches without columns forget how many rows they have
-        batch = pa.RecordBatch.from_struct_array(pa.array([{}] * len(present), pa.struct([])))
-    else:
-        batch = pa.concat_batches([p.batch for p in parts])
-    return Images(batch, present, unchanged, special)
+    arrays = [pa.concat_arrays(columns) for columns in zip(*(p.batch.columns for p in parts), strict=True)]
+    return Images(record_batch(arrays, parts[0].batch.schema, len(present)), present, unchanged, special)
 
 
 def _take(batch: pa.RecordBatch, places: I64) -> pa.RecordBatch:
     if len(places) == len(batch) and (places == np.arange(len(batch))).all():
         return batch
-    if not batch.num_columns:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(places), pa.struct([])))
-    return batch.take(pa.array(places))
+    indices = pa.array(places)
+    return record_batch([column.take(indices) for column in batch.columns], batch.schema, len(places))
 
 
 def _take_array(array: pa.Array, places: I64) -> pa.Array:

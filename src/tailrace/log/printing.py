@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from tailrace import types
 from tailrace.change import Column, Relation
 from tailrace.log.decoding import Mask
-from tailrace.pgoutput.columns import Images
+from tailrace.pgoutput.columns import Images, record_batch
 from tailrace.text import DATE_INFINITY, DAY_US, TIMESTAMP_INFINITY
 from tailrace.types import Form
 
@@ -31,6 +30,9 @@ _DIGITS: Final = {32: 9, 64: 17}
 _PLAIN_BELOW: Final = {32: 6, 64: 15}
 """The power of ten from which on PostgreSQL prints an exponent; below 0.0001 it does too."""
 
+_SCALE: Final = 64
+"""Middles between floats from where exponents are printed are whole numbers, times this."""
+
 
 def to_text(array: pa.Array, column: Column) -> pa.StringArray:
     """Each value as PostgreSQL prints it. Special values are NULL here: see `snapshot_images`."""
@@ -40,21 +42,14 @@ def to_text(array: pa.Array, column: Column) -> pa.StringArray:
 
 def snapshot_images(batch: pa.RecordBatch, relation: Relation, *, as_text: bool) -> Images:
     """A batch of a snapshot's chunk (the table's columns, then the special values) as rows like those of changes."""
-    present = np.ones(len(batch), np.bool_)
     special = batch.column(batch.num_columns - 1)
     arrays = batch.columns[:-1]
     if as_text:
         arrays = [to_text(array, column) for array, column in zip(arrays, relation.columns, strict=True)]
         arrays = _with_special(arrays, special, relation)
-    elif special.null_count < len(special):
-        return Images(_batch(arrays, relation, len(batch), as_text), present, {}, special)
-    return Images(_batch(arrays, relation, len(batch), as_text), present, {}, None)
-
-
-def _batch(arrays: list[pa.Array], relation: Relation, count: int, as_text: bool) -> pa.RecordBatch:
-    if not arrays:  # a batch made from no arrays would forget how many rows it has
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=types.schema(relation, as_text))
+    rows = record_batch(arrays, types.schema(relation, as_text), len(batch))
+    has_special = not as_text and special.null_count < len(special)
+    return Images(rows, np.ones(len(batch), np.bool_), {}, special if has_special else None)
 
 
 def _with_special(arrays: list[pa.Array], special: pa.MapArray, relation: Relation) -> list[pa.Array]:
@@ -142,48 +137,52 @@ def _float_text(shortest: str, width: int) -> str:
     """From the shortest digits that any reader takes for this float."""
     if shortest in _NOT_FINITE:
         return _NOT_FINITE[shortest]
-    sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    if len(digits) + exponent >= 7:
-        digits, exponent = _inside(digits, exponent, width)
-    power = len(digits) + exponent - 1
-    text = "".join(map(str, digits))
-    if -4 <= power < _PLAIN_BELOW[width]:
-        plain = format(Decimal((0, digits, exponent)), "f")
-        return f"{'-' * sign}{plain}"
-    fraction = f".{text[1:]}" if len(text) > 1 else ""
-    return f"{'-' * sign}{text[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    sign = "-" if shortest[0] == "-" else ""
+    mantissa, _, said = shortest.removeprefix("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    power = int(said or 0) - len(fraction) + len(digits) - 1
+    digits = digits.rstrip("0")
+    if power >= _PLAIN_BELOW[width]:
+        if len(digits) <= power + 1:
+            digits, power = _inside(digits, power, width)
+    elif power >= -4:
+        return sign + (f"{digits:0<{power + 1}}" if len(digits) <= power + 1 else _pointed(digits, power))
+    rest = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{'-' if power < 0 else '+'}{abs(power):02d}"
 
 
-def _inside(digits: tuple[int, ...], exponent: int, width: int) -> tuple[tuple[int, ...], int]:
+def _pointed(digits: str, power: int) -> str:
+    return f"{digits[: power + 1]}.{digits[power + 1 :]}" if power >= 0 else f"0.{'0' * (-power - 1)}{digits}"
+
+
+def _inside(digits: str, power: int, width: int) -> tuple[str, int]:
     """The shortest digits that lie between the middles to the float's neighbours.
 
     PostgreSQL does not take one that lies in such a middle, though readers that round to even do: 1e23 is
     9.999999999999999e+22. Only whole numbers lie there: middles of smaller floats have more digits than any shortest.
     """
-    value = int(Decimal((0, digits, exponent)))
+    value = int(digits) * 10 ** (power + 1 - len(digits))
     low, exact, high = _neighbourhood(value, width)
-    if low < value < high:
-        return digits, exponent
+    if low < _SCALE * value < high:
+        return digits, power
     for count in range(len(digits) + 1, _DIGITS[width] + 1):
-        unit = 10 ** (len(str(int(exact))) - count)
-        below = int(exact) // unit * unit
-        inside = [n for n in (below, below + unit) if low < n < high]
+        unit = 10 ** (len(str(exact)) - count)
+        below = exact // unit * unit
+        inside = [n for n in (below, below + unit) if low < _SCALE * n < high]
         if inside:
-            nearest = min(inside, key=lambda n: abs(n - exact))
-            _, found, zeros = Decimal(nearest).normalize().as_tuple()
-            assert isinstance(zeros, int)
-            return found, zeros
+            nearest = str(min(inside, key=lambda n: abs(n - exact)))
+            return nearest.rstrip("0"), len(nearest) - 1
     raise AssertionError("two floats with the same digits")
 
 
-def _neighbourhood(value: int, width: int) -> tuple[Fraction, Fraction, Fraction]:
-    """The float nearest to a whole number, between the middles to its neighbours."""
+def _neighbourhood(value: int, width: int) -> tuple[int, int, int]:
+    """The float nearest to a whole number, between the middles to its neighbours, which are given times _SCALE."""
     number = int(np.float32(value) if width == 32 else float(value))
-    half = Fraction(2) ** (number.bit_length() - (25 if width == 32 else 54))
+    half = _SCALE << number.bit_length() >> (25 if width == 32 else 54)
     # Below a power of two floats lie twice as close.
     is_power = number & (number - 1) == 0
-    return number - (half / 2 if is_power else half), Fraction(number), number + half
+    return _SCALE * number - (half // 2 if is_power else half), number, _SCALE * number + half
 
 
 def _date(array: pa.Array) -> pa.Array:
