@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Column
+from tailrace.log import printing
 from tailrace.pgoutput.columns import Images
 
 REDACTED: Final = "***"
@@ -56,8 +57,6 @@ class Mask(Enum):
 def _texts(images: Images, place: int, column: Column) -> pa.StringArray:
     values = images.batch.column(place)
     if not pa.types.is_string(values.type):
-        from tailrace.log import printing
-
         values = printing.to_text(values, column)
     if images.special is None:
         return values
