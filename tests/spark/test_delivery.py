@@ -1,0 +1,196 @@
+"""The engine: every sink for itself, from the cursor on, each change once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.capturing import CaptureThread, configured, current_lsn
+from tests.fixtures.postgres import Database
+from tests.spark.witness import MEMORIES, Memory
+
+from tailrace import settings, sinks
+from tailrace.change import Lsn, Operation, Position
+from tailrace.embedded.process import wait_until
+from tailrace.errors import GapError, TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.sinks import status
+from tailrace.sinks.base import State
+from tailrace.spark.delivery import Engine
+from tailrace.store import Store
+
+KIND = "tests.spark.witness:Witness"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def captured(database: Database, store: Store) -> Iterator[CaptureThread]:
+    database.execute("CREATE TABLE notes (id int PRIMARY KEY, body text)")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    with CaptureThread(configured(database), store) as thread:
+        yield thread
+
+
+@pytest.fixture
+def memories() -> Iterator[Callable[[str], Memory]]:
+    """The memory of a sink, new for this test."""
+    made: list[str] = []
+
+    def memory(name: str) -> Memory:
+        made.append(name)
+        MEMORIES[name] = Memory()
+        return MEMORIES[name]
+
+    yield memory
+    for name in made:
+        MEMORIES.pop(name).may_go.set()
+
+
+@contextmanager
+def delivering(spark: SparkSession, store: Store, raw: Sequence[dict[str, Any]]) -> Iterator[Engine]:
+    given = settings.Settings(store=settings.Store(store.url), sinks=tuple({"type": KIND, **one} for one in raw))
+    engine = Engine(given, sinks.configured(given, {}), spark=spark)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def in_log(store: Store) -> list[Position]:
+    return [c.position for c in LogReader(store).changes() if c.operation is not Operation.MESSAGE]
+
+
+def insert(database: Database, captured: CaptureThread, first: int, count: int) -> None:
+    """Each row in a transaction of its own."""
+    with database.connect(autocommit=True) as connection:
+        for id in range(first, first + count):
+            connection.execute("INSERT INTO notes VALUES (%s, %s)", [id, f"note {id}"])
+        captured.wait_for(current_lsn(connection))
+
+
+def arrived(memory: Memory, store: Store) -> bool:
+    return memory.positions == in_log(store)
+
+
+def test_every_change_arrives_once_and_in_order_over_restarts(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    memory = memories("one")
+    for round in range(2):
+        with delivering(spark, store, [{"name": "one", "start": "earliest"}]) as engine:
+            insert(database, captured, 100 * round, 20)
+            assert engine.wait(engine.end(), 60)
+            assert arrived(memory, store)
+            insert(database, captured, 100 * round + 50, 20)
+            assert wait_until(lambda: arrived(memory, store), 60)
+            assert wait_until(lambda: (told := status.load(store, "one")) is not None and told.changes > 0, 30)
+    assert len(memory.positions) == 80
+    mirrored = json.loads(store.get("cursors/one/position.json") or b"")
+    assert Position.parse(mirrored["position"]).commit_lsn == memory.state.cursor
+
+
+def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    well, away, refusing, slow = (memories(name) for name in ("well", "away", "refusing", "slow"))
+    away.failures = 3
+    refusing.refuses = True
+    slow.may_go.clear()
+    raw = [{"name": name, "start": "earliest"} for name in ("well", "away", "refusing", "slow")]
+    with delivering(spark, store, raw) as engine:
+        insert(database, captured, 0, 10)
+        assert wait_until(lambda: arrived(well, store) and arrived(away, store), 60)
+        assert wait_until(lambda: engine.sinks["refusing"].has_failed and slow.entered.is_set(), 60)
+        assert not engine.wait(engine.end(), 0.5)
+        told = engine.sinks["refusing"].status()
+        assert (told.state, told.last_error, told.last_error_hint) == (
+            "failed",
+            "the destination says no",
+            "ask it nicely",
+        )
+        assert engine.sinks["away"].status().failures == 3
+        assert slow.positions == refusing.positions == []
+        refusing.refuses = False
+        engine.sinks["refusing"].resume()
+        slow.may_go.set()
+        assert engine.wait(engine.end(), 60)
+        assert arrived(slow, store)
+        assert arrived(refusing, store)
+
+
+def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    memory = memories("rests")
+    status.pause(store, "rests")
+    with delivering(spark, store, [{"name": "rests", "start": "earliest"}]) as engine:
+        assert wait_until(lambda: engine.sinks["rests"].status().state == "paused", 60)
+        insert(database, captured, 0, 5)
+        assert not engine.wait(engine.end(), 1.0)
+        assert memory.positions == []
+        status.resume(store, "rests")
+        assert wait_until(lambda: arrived(memory, store), 60)
+
+
+def test_poison_stops_the_sink_or_is_set_aside(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    stops, goes_on = memories("stops"), memories("goes_on")
+    insert(database, captured, 0, 5)
+    bad = in_log(store)[2]
+    stops.poison = goes_on.poison = frozenset({bad})
+    raw = [
+        {"name": "stops", "start": "earliest"},
+        {"name": "goes_on", "start": "earliest", "on_poison": "set_aside"},
+    ]
+    with delivering(spark, store, raw) as engine:
+        assert wait_until(lambda: engine.sinks["stops"].has_failed, 60)
+        assert wait_until(lambda: len(goes_on.positions) == 4, 60)
+        assert engine.sinks["goes_on"].status().set_aside == 1
+    assert goes_on.positions == [position for position in in_log(store) if position != bad]
+    (aside,) = store.list("cursors/goes_on/set_aside")
+    kept = json.loads(store.get(aside.key) or b"")
+    assert kept["change"]["position"] == str(bad)
+    assert kept["change"]["after"] == {"id": "2", "body": "note 2"}
+    assert stops.positions == []
+
+
+def test_rewinding_tells_again_from_there(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    memory = memories("again")
+    insert(database, captured, 0, 10)
+    with delivering(spark, store, [{"name": "again", "start": "earliest"}]) as engine:
+        assert engine.wait(engine.end(), 60)
+        everything = list(memory.positions)
+        engine.sinks["again"].rewind(str(everything[6].commit_lsn))
+        assert wait_until(lambda: memory.positions == everything + everything[6:], 60)
+        with pytest.raises(TailraceError):
+            engine.sinks["again"].rewind("yesterday")
+    assert memory.state.cursor is not None
+
+
+def test_a_cursor_before_the_logs_beginning_is_refused(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    """After retention removed what the sink had not read, say: going on would be a gap nobody sees."""
+    memory = memories("late")
+    insert(database, captured, 0, 3)
+    first = in_log(store)[0]
+    trimmed = {"first_id": 1, "previous": "0" * 64, "end": f"{Lsn(first.commit_lsn + 1)}:0"}
+    store.replace("log/trimmed.json", json.dumps(trimmed).encode())
+    memory.state = State(Lsn(first.commit_lsn), {})
+    with delivering(spark, store, [{"name": "late", "start": "earliest"}]) as engine:
+        assert wait_until(lambda: engine.sinks["late"].has_failed, 60)
+        assert isinstance(engine.sinks["late"].error, GapError)
+    assert memory.positions == []

@@ -1,0 +1,93 @@
+"""A sink from outside, in this process: keeps what it is given in memory, and fails when a test wants it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tailrace.change import Position
+from tailrace.errors import PoisonError, SinkError, SinkRefused
+from tailrace.log.decoding import TableChanges
+from tailrace.sinks import Context
+from tailrace.sinks.base import Parallel, Part, State, Step
+
+
+@dataclass
+class Memory:
+    """What one sink was given, and how it is to behave."""
+
+    state: State = field(default_factory=State)
+    positions: list[Position] = field(default_factory=list)
+    failures: int = 0
+    """As many commits fail, with an error that may pass."""
+    refuses: bool = False
+    poison: frozenset[Position] = frozenset()
+    may_go: threading.Event = field(default_factory=threading.Event)
+    """Commits wait until it is set."""
+    entered: threading.Event = field(default_factory=threading.Event)
+    opened: int = 0
+
+    def __post_init__(self) -> None:
+        self.may_go.set()
+
+
+MEMORIES: dict[str, Memory] = {}
+
+
+@dataclass(frozen=True)
+class Options:
+    memory: str = ""
+
+
+class Witness:
+    Options = Options
+    values = "text"
+    parallel = Parallel.NONE
+    whole_transactions = True
+    keeps_tables = False
+    interval_ms = 0
+
+    def __init__(self, name: str, options: Options, context: Context) -> None:
+        self.name = name
+        self.memory = MEMORIES.setdefault(options.memory or name, Memory())
+
+    def open(self) -> State:
+        self.memory.opened += 1
+        return self.memory.state
+
+    def pending(self) -> Step | None:
+        return None
+
+    def begin(self, step: Step) -> None:
+        pass
+
+    def stage(self, part: Part) -> list[Position]:
+        found = []
+        for chunk in part.chunks:
+            for changes in chunk:
+                if isinstance(changes, TableChanges):
+                    found += [changes.at.position(row) for row in range(len(changes))]
+        poison = [str(position) for position in found if position in self.memory.poison]
+        if poison:
+            raise PoisonError("it cannot be swallowed", "do not send it", tuple(poison))
+        return sorted(found)
+
+    def commit(self, step: Step, receipts: Sequence[list[Position]]) -> None:
+        self.memory.entered.set()
+        self.memory.may_go.wait()
+        if self.memory.refuses:
+            raise SinkRefused("the destination says no", "ask it nicely")
+        if self.memory.failures:
+            self.memory.failures -= 1
+            raise SinkError("the destination is away", "wait")
+        assert self.memory.state == step.before
+        for receipt in receipts:
+            self.memory.positions += receipt
+        self.memory.state = step.after
+
+    def rewind(self, state: State) -> None:
+        self.memory.state = state
+
+    def close(self) -> None:
+        pass
