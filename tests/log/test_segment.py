@@ -68,7 +68,7 @@ def test_round_trip(seed: int) -> None:
     assert content.header == header
     assert same(content.rows, rows)
     assert segment.content_digest(content.rows) == header.content
-    assert segment.unpack_headers(data, "x") == [header]
+    assert segment.unpack_headers(data, "x") == ([header], content.relations)
     assert Header.from_json(header.to_json()) == header
     assert all(content.relations[use.digest].digest == use.digest for use in header.relations)
 
@@ -91,7 +91,7 @@ def test_headers_from_the_end_of_an_object() -> None:
     header, _, data = sealed()
     needed = segment.unpack_headers(data[-50:], "x")
     assert isinstance(needed, int)
-    assert segment.unpack_headers(data[-needed:], "x") == [header]
+    assert segment.unpack_headers(data[-needed:], "x") == ([header], segment.unpack(data, "x")[0].relations)
     with pytest.raises(CorruptError):
         segment.unpack_headers(data[-needed:-1], "x")
 

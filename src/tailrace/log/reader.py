@@ -20,7 +20,7 @@ from tailrace.change import Change, Lsn, Position, Relation
 from tailrace.errors import CorruptError, GapError
 from tailrace.log import segment
 from tailrace.log.entry import Entry, changes_of
-from tailrace.log.segment import Content, Header
+from tailrace.log.segment import Content, Header, RelationUse
 from tailrace.log.trim import Trim
 from tailrace.store import ObjectInfo, Store
 
@@ -78,6 +78,8 @@ class LogReader:
     def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
         self.store = Store.open(store, options) if isinstance(store, str) else store
         self._headers: dict[int, Header] = {}
+        self._relations: dict[str, Relation] = {}
+        self._relations: dict[str, Relation] = {}
         self._objects: dict[int, ObjectInfo] = {}
         self._merged: list[tuple[int, int, ObjectInfo]] = []
         self._listed_at: float | None = None
@@ -268,6 +270,18 @@ class LogReader:
         """What a segment says of itself; None while it is not there. One that went missing is an error."""
         return self._awaited(id, self._header, lambda: False)
 
+    def relations(self, id: int) -> Iterator[tuple[RelationUse, Relation]]:
+        """The definitions that a segment's rows use, in order, from its footer alone; none while it is not there."""
+        header = self.awaited_header(id)
+        for use in header.relations if header else ():
+            if use.digest not in self._relations:
+                raise CorruptError(f"segment {id} uses relation {use.relation_id}, which it does not define")
+            yield use, self._relations[use.digest]
+
+    def relations(self, header: Header) -> Iterator[Relation]:
+        """The definitions that a header, given by this reader, names: in its order."""
+        return (self._relations[use.digest] for use in header.relations)
+
     def _known(self, id: int) -> Header:
         header = self._awaited(id, self._header, None)
         if header is None:
@@ -278,14 +292,17 @@ class LogReader:
         if id not in self._headers:
             if len(self._headers) >= _HEADERS_KEPT:
                 self._headers.clear()
+                self._relations.clear()
             for name, size in self._places(id):
-                headers = self._read_headers(name, size)
-                if headers is not None:
+                found = self._read_headers(name, size)
+                if found is not None:
+                    headers, relations = found
                     self._headers.update((h.id, h) for h in headers)
+                    self._relations.update(relations)
                     break
         return self._headers.get(id)
 
-    def _read_headers(self, name: str, size: int | None) -> Sequence[Header] | None:
+    def _read_headers(self, name: str, size: int | None) -> tuple[Sequence[Header], Mapping[str, Relation]] | None:
         if size is None:
             info = self.store.head(name)
             if info is None:
@@ -296,12 +313,12 @@ class LogReader:
             tail = self.store.get_range(name, size - wanted, wanted)
             if tail is None:
                 return None
-            headers = segment.unpack_headers(tail, name)
-            if not isinstance(headers, int):
-                return headers
-            if headers > size:
+            found = segment.unpack_headers(tail, name)
+            if not isinstance(found, int):
+                return found
+            if found > size:
                 raise CorruptError(f"{name}: its footer is larger than the object")
-            wanted = headers
+            wanted = found
         raise CorruptError(f"{name}: an empty object")
 
     def _content(self, id: int) -> Content | None:

@@ -287,15 +287,15 @@ def unpack(data: bytes, name: str) -> list[Content]:
     return contents
 
 
-def unpack_headers(tail: bytes, name: str) -> list[Header] | int:
-    """The headers, from the last bytes of an object; or how many last bytes are needed when these do not suffice."""
+def unpack_headers(tail: bytes, name: str) -> tuple[list[Header], dict[str, Relation]] | int:
+    """Headers, and relations by digest, from the last bytes of an object; or how many bytes that takes, if more."""
     needed = 8 + int.from_bytes(tail[-8:-4], "little") + _CHECKSUMS
     if len(tail) < needed and tail[-4:] == b"PAR1":
         return needed
     footer = _checked_footer(tail, name)
     # Arrow wants a file that starts like one; offsets in the footer are not followed here.
     with _readable(name):
-        return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)[0]
+        return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)
 
 
 def _with_checksums(buffer: pa.Buffer) -> bytes:
