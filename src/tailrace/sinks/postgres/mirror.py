@@ -1,0 +1,181 @@
+"""A mirror: effects on tables become effects on their copies, many rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tailrace.change import Relation
+from tailrace.errors import SinkError
+from tailrace.log.fold import key_columns
+from tailrace.sinks.postgres.declared import Types
+from tailrace.sinks.postgres.effect import Effect, Some
+from tailrace.sinks.postgres.failure import diverged
+from tailrace.sinks.postgres.rows import Rows
+from tailrace.sinks.postgres.staging import Scratch
+
+Connection = psycopg.Connection[Any]
+
+# A few rows are looked up one by one, whatever the planner thinks of tables that it knows nothing about.
+_BY_INDEX = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off"
+_AS_PLANNED = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on"
+
+
+class Work:
+    """Statements over rows that were brought, in one transaction; each must touch as many as there are."""
+
+    def __init__(self, connection: Connection, types: Types, scratch: Scratch, sink: str, schema: str) -> None:
+        self.connection = connection
+        self._types = types
+        self._scratch = scratch
+        self._sink = sink
+        self._schema = schema
+        self._by_index = False
+
+    def source(self, rows: Rows, name: str) -> sql.Identifier:
+        """The table that the rows are in."""
+        if rows.table is None:
+            return self._scratch.fill(self._types, rows, name)
+        where = sql.Identifier(self._schema, rows.table)
+        lost = SinkError(
+            f"rows staged for {name} are no longer at the destination: it crashed in between", "they are staged again"
+        )
+        try:
+            with self.connection.transaction():
+                found = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(where)).fetchone()
+        except psycopg.errors.UndefinedTable:
+            raise lost from None
+        if found != (rows.count,):
+            raise lost
+        return where
+
+    def run(self, statement: sql.Composed, count: int, effect: Effect[Rows], what: str, *, by_index: bool) -> None:
+        if by_index != self._by_index:
+            self.connection.execute(_BY_INDEX if by_index else _AS_PLANNED)
+            self._by_index = by_index
+        name = ".".join(effect.target)
+        try:
+            cursor = self.connection.execute(statement)
+        except psycopg.errors.UniqueViolation:
+            raise diverged(self._sink, name, effect.span, "a row that comes is there already") from None
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            raise diverged(self._sink, name, effect.span, "the table is not as it was left") from None
+        if cursor.rowcount != count:
+            what = f"{what} found {cursor.rowcount:,} rows of {count:,}"
+            raise diverged(self._sink, name, effect.span, what)
+
+
+def apply(work: Work, where: sql.Identifier, effect: Effect[Rows]) -> None:
+    """Rows that go first, then those that stay, then those that come."""
+    if effect.is_truncate:
+        work.connection.execute(sql.SQL("TRUNCATE {}").format(where))
+        return
+    relation = effect.relation
+    name = ".".join(effect.target)
+    if effect.fewer is not None:
+        _remove_copies(work, where, effect, effect.fewer)
+    if effect.gone is not None:
+        _delete(work, where, effect, effect.gone, work.source(effect.gone, name))
+    coming = []
+    for some in effect.moved:
+        source = work.source(some.rows, name)
+        if some.unsent:
+            source = _completed(work, where, effect, some, source)
+        _delete(work, where, effect, some.rows, source)
+        coming.append((some.rows, source))
+    for some in effect.kept:
+        _update(work, where, effect, some)
+    if effect.born is not None:
+        coming.append((effect.born, work.source(effect.born, name)))
+    for rows, source in coming:
+        statement = sql.SQL("INSERT INTO {} {} SELECT {} FROM {}").format(
+            where, _columns(relation), _values(range(len(relation.columns))), source
+        )
+        work.run(statement, rows.count, effect, "an insert", by_index=False)
+
+
+def _columns(relation: Relation) -> sql.Composable:
+    if not relation.columns:
+        return sql.SQL("")
+    return sql.SQL("({})").format(sql.SQL(", ").join([sql.Identifier(c.name) for c in relation.columns]))
+
+
+def _values(columns: Sequence[int]) -> sql.Composed:
+    return sql.SQL(", ").join([sql.Identifier(f"c{i}") for i in columns])
+
+
+def matches(relation: Relation, letter: str) -> sql.Composed:
+    """`t` is the table, `d` what was brought; the key stands there as it was (`k`) or as it is (`c`)."""
+    pairs = [
+        sql.SQL("t.{} = d.{}").format(
+            sql.Identifier(relation.columns[i].name), sql.Identifier(f"k{n}" if letter == "k" else f"c{i}")
+        )
+        for n, i in enumerate(key_columns(relation))
+    ]
+    return sql.SQL(" AND ").join(pairs)
+
+
+def _delete(work: Work, where: sql.Identifier, effect: Effect[Rows], rows: Rows, source: sql.Identifier) -> None:
+    statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(where, source, matches(effect.relation, "k"))
+    work.run(statement, rows.count, effect, "a delete", by_index=not rows.is_staged)
+
+
+def _update(work: Work, where: sql.Identifier, effect: Effect[Rows], some: Some[Rows]) -> None:
+    relation = effect.relation
+    fixed = {*key_columns(relation), *some.unsent}
+    sets = [
+        sql.SQL("{} = d.{}").format(sql.Identifier(column.name), sql.Identifier(f"c{i}"))
+        for i, column in enumerate(relation.columns)
+        if i not in fixed
+    ]
+    if not sets:
+        return
+    statement = sql.SQL("UPDATE {} t SET {} FROM {} d WHERE {}").format(
+        where, sql.SQL(", ").join(sets), work.source(some.rows, ".".join(effect.target)), matches(relation, "c")
+    )
+    work.run(statement, some.rows.count, effect, "an update", by_index=not some.rows.is_staged)
+
+
+def _completed(
+    work: Work, where: sql.Identifier, effect: Effect[Rows], some: Some[Rows], source: sql.Identifier
+) -> sql.Identifier:
+    """Rows that get another key, with the values that were not sent, before the row that has them goes."""
+    relation = effect.relation
+    values = [
+        sql.SQL("{} AS {}").format(
+            sql.Identifier("t", column.name) if i in some.unsent else sql.Identifier("d", f"c{i}"),
+            sql.Identifier(f"c{i}"),
+        )
+        for i, column in enumerate(relation.columns)
+    ]
+    keys = [sql.Identifier("d", f"k{n}") for n in range(len(relation.key))]
+    own = sql.Identifier("pg_temp", f"completed_{'_'.join(map(str, some.unsent))}"[:63])
+    work.connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(own))
+    statement = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {}").format(
+        own, sql.SQL(", ").join([*keys, *values]), where, source, matches(relation, "k")
+    )
+    work.run(statement, some.rows.count, effect, "an update", by_index=not some.rows.is_staged)
+    return own
+
+
+def _remove_copies(work: Work, where: sql.Identifier, effect: Effect[Rows], rows: Rows) -> None:
+    """Of equal rows exactly as many as go. Types without equality are compared too: by the text of the whole row."""
+    relation = effect.relation
+    row = sql.SQL("ROW({})::text")
+    there = row.format(sql.SQL(", ").join([sql.Identifier("t", c.name) for c in relation.columns]))
+    brought = row.format(_values(range(len(relation.columns))))
+    source = work.source(rows, ".".join(effect.target))
+    total = work.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
+    assert total is not None
+    statement = sql.SQL(
+        "DELETE FROM {where} WHERE ctid = ANY (ARRAY("
+        " SELECT place FROM ("
+        "  SELECT t.place, d.n, row_number() OVER (PARTITION BY d.whole) AS number"
+        "  FROM (SELECT ctid AS place, {there} AS whole FROM {where} t) t"
+        "  JOIN (SELECT {brought} AS whole, n FROM {source}) d USING (whole)"
+        " ) found WHERE number <= n))"
+    ).format(where=where, there=there, brought=brought, source=source)
+    work.run(statement, total[0], effect, "a delete", by_index=False)
