@@ -1,0 +1,205 @@
+"""Draining a ready log into a replica, beside PostgreSQL's own logical replication of the same changes.
+
+Both write to a second server, each into a database of its own, one after the other; who comes first changes from round
+to round, because what one leaves in caches and in the server's background must not always help or harm the same. Both
+clocks stop when everything is seen at the destination; then the rows are compared with the source's.
+
+What the ratio does not show: the subscription decodes the WAL while it is timed, which Tailrace did when it captured
+("captured before" is how long that took); the subscription's worker commits without waiting for its disk, as is
+PostgreSQL's default for it, and the sink waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.ready_log import BEFORE, FINISHED, ReadyLog, make
+from bench.report import Report
+from bench.throughput import ROW, TABLE
+from tailrace import settings, sinks
+from tailrace.embedded.postgres import Postgres
+from tailrace.spark.delivery.engine import Engine
+from tailrace.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LIMIT_S = 600.0
+
+_INSERTS = f"""
+DO $$ BEGIN FOR i IN 0..999 LOOP
+    INSERT INTO t SELECT {ROW} FROM generate_series(i * 1000 + 1, i * 1000 + 1000) g; COMMIT;
+END LOOP; END $$
+"""
+
+_QUOTED_ROW = ROW.replace("'", "''").replace("%", "%%")
+_MIX = f"""
+CREATE PROCEDURE mix(tables text[], changes int, transactions int) LANGUAGE plpgsql AS $$
+DECLARE lows int[]; highs int[]; low int; high int; at int; name text;
+BEGIN
+    FOR i IN 1..array_length(tables, 1) LOOP
+        EXECUTE format('SELECT coalesce(min(id), 1), coalesce(max(id) + 1, 1) FROM %I', tables[i]) INTO low, high;
+        lows[i] := low;
+        highs[i] := high;
+    END LOOP;
+    FOR i IN 0..transactions - 1 LOOP
+        at := 1 + i % array_length(tables, 1);
+        name := tables[at];
+        EXECUTE format('INSERT INTO %I SELECT {_QUOTED_ROW} FROM generate_series(%s, %s) g',
+                       name, highs[at], highs[at] + changes / 2 - 1);
+        highs[at] := highs[at] + changes / 2;
+        EXECUTE format('UPDATE %I SET status = ''sent'', amount = amount + 1 WHERE id = ANY (ARRAY(SELECT
+                        %s + g::bigint * 7919 %% %s FROM generate_series(1, %s) g))',
+                       name, lows[at], highs[at] - lows[at], changes * 3 / 10);
+        EXECUTE format('DELETE FROM %I WHERE id BETWEEN %s AND %s', name, lows[at], lows[at] + changes / 5 - 1);
+        lows[at] := lows[at] + changes / 5;
+        COMMIT;
+    END LOOP;
+END $$
+"""
+"""Each transaction: half inserts, three tenths updates all over the table, a fifth deletes of its oldest rows."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    name: str
+    changes: int
+    tables: tuple[str, ...]
+    statements: tuple[str, ...]
+    want: float
+
+
+_LOADS = (
+    _Load("1M inserts, 1,000 a transaction", 1_000_000, ("t",), (_INSERTS,), 0.6),
+    _Load(
+        "500K mixed, 5 tables, 10 or 10,000 a transaction",
+        500_000,
+        ("a", "b", "c", "d", "e"),
+        (
+            _MIX,
+            "CALL mix('{a,b,c}', 10, 12000)",
+            "CALL mix('{c,d,e}', 10000, 26)",
+            "CALL mix('{a,d,b,e}', 10, 12000)",
+            "DROP PROCEDURE mix",
+        ),
+        0.4,
+    ),
+)
+
+
+def run(report: Report, rounds: int = 3) -> None:
+    report.title("Replica: a ready log drained into PostgreSQL, beside CREATE SUBSCRIPTION on the same changes")
+    began = time.monotonic()
+    spark = session("bench")
+    started = time.monotonic() - began
+    try:
+        with _server() as source, _server() as destination:
+            for load in _LOADS:
+                with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
+                    _measure(report, spark, started, source, destination, load, directory, rounds)
+    finally:
+        spark.stop()
+
+
+def _server() -> Postgres:
+    return Postgres(max_wal_size="8GB", checkpoint_timeout="1h")
+
+
+def _measure(
+    report: Report,
+    spark: SparkSession,
+    started: float,
+    source: Postgres,
+    destination: Postgres,
+    load: _Load,
+    directory: str,
+    rounds: int,
+) -> None:
+    number = _LOADS.index(load)
+    tables = [TABLE.format(name=table) for table in load.tables]
+    log = make(source, f"load{number}", directory, tables, load.statements)
+    ours: list[float] = []
+    theirs: list[float] = []
+    for round_ in range(rounds):
+        turns = [(_deliver, ours), (_subscribe, theirs)]
+        for way, seconds in turns if round_ % 2 == 0 else reversed(turns):
+            database = f"load{number}_{way.__name__.strip('_')}_{round_}"
+            destination.create_database(database)
+            seconds.append(way(log, spark, destination, database))
+            _compare(log, destination, database)
+            with destination.connect() as connection:
+                connection.execute(f"DROP DATABASE {database} WITH (FORCE)".encode())
+    ratio = statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
+    report.section(load.name)
+    report.line("CREATE SUBSCRIPTION", _rates(load.changes, theirs), "changes/s, slowest to fastest of the rounds")
+    report.line("deliver", _rates(load.changes, ours), "Spark had been started; rows compared")
+    report.line("ratio", f"{ratio:.2f}", f"want ≥ {load.want}", ok=ratio >= load.want)
+    report.line("Spark's start", f"{started:.1f} s", f"the first drain took {ours[0]:.1f} s beside it")
+    report.line("captured before", f"{log.capture_seconds:.1f} s", "by capture, its process's start included")
+    with source.connect(log.database) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def _rates(changes: int, seconds: list[float]) -> str:
+    return f"{changes / max(seconds):,.0f} – {changes / min(seconds):,.0f}"
+
+
+def _deliver(log: ReadyLog, spark: SparkSession, destination: Postgres, database: str) -> float:
+    """As `tailrace deliver --once` does it, on a session that is there already."""
+    configured = settings.Settings(
+        store=settings.Store(url=log.store_url),
+        sinks=({"type": "postgres", "name": database, "url": destination.url_of(database)},),
+    )
+    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    began = time.monotonic()
+    engine.start()
+    try:
+        delivered = engine.wait(engine.end(), _LIMIT_S)
+        seconds = time.monotonic() - began
+        assert delivered, engine.sinks[database].error or "not delivered in time"
+    finally:
+        engine.stop()
+    return seconds
+
+
+def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: str) -> float:
+    slot = f"subscribed_{database}"
+    with log.connect() as connection:
+        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [BEFORE, slot])
+    with destination.connect(database) as connection:
+        for table in log.tables:
+            columns = "(id int PRIMARY KEY)" if table == FINISHED else None
+            made = f"CREATE TABLE {table} {columns}" if columns else TABLE.format(name=table)
+            connection.execute(made.encode())
+        connection.execute(
+            f"CREATE SUBSCRIPTION {slot} CONNECTION '{log.server.url_of(log.database)}' PUBLICATION tailrace"
+            f" WITH (enabled = false, create_slot = false, slot_name = '{slot}', copy_data = false)".encode()
+        )
+        began = time.monotonic()
+        connection.execute(f"ALTER SUBSCRIPTION {slot} ENABLE".encode())
+        query = f"SELECT count(*) FROM {FINISHED}".encode()
+        while connection.execute(query).fetchone() != (1,):
+            assert time.monotonic() - began < _LIMIT_S, "the subscription does not get on"
+            time.sleep(0.02)
+        seconds = time.monotonic() - began
+        connection.execute(f"DROP SUBSCRIPTION {slot}".encode())
+    return seconds
+
+
+def _compare(log: ReadyLog, destination: Postgres, database: str) -> None:
+    """All rows of all tables, as PostgreSQL writes them, in the order of the key."""
+    for table in log.tables:
+        copy = f"COPY (SELECT * FROM {table} ORDER BY id) TO STDOUT".encode()
+        digests = []
+        for server, name in ((log.server, log.database), (destination, database)):
+            digest = hashlib.sha256()
+            with server.connect(name) as connection, connection.cursor().copy(copy) as rows:
+                for part in rows:
+                    digest.update(part)
+            digests.append(digest.hexdigest())
+        assert digests[0] == digests[1], f"{database}: the rows of {table} are not the source's"
