@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -20,9 +20,9 @@ from tailrace.errors import ConfigError, StoreError
 from tailrace.ops import metrics
 from tailrace.ops.http import Server, Subject, is_loopback, refusal
 from tailrace.ops.observing import Fresh
-from tailrace.ops.status import CaptureStatus, LogStatus, Overview, SourceStatus
+from tailrace.ops.status import SINK_CONDITIONS, CaptureStatus, LogStatus, Overview, SourceStatus
 from tailrace.settings import Http, Secret
-from tailrace.sinks.status import SinkStatus
+from tailrace.sinks.status import Condition, SinkStatus
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -129,6 +129,7 @@ def test_metrics_are_prometheus() -> None:
             assert matched, line
             assert matched[1] == next(reversed(families)), "samples stand under their family"
             samples[matched[1] + matched[2]] = float(matched[3])
+    assert get_args(Condition) == SINK_CONDITIONS
     labels = r'{sink="odd\"\\name",type="postgres"'
     assert samples["tailrace_healthy"] == 1
     assert samples["tailrace_capture_lag_bytes"] == 100

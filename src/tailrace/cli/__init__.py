@@ -20,7 +20,10 @@ COMMANDS: Final = {
     "demo": "A shop on an embedded PostgreSQL, captured live.",
     "init": "Write a tailrace.toml that explains every setting.",
     "check": "Inspect the source, and print the SQL that mends it.",
+    "run": "Capture and deliver, kept running, with HTTP.",
+    "status": "Show source, log and sinks.",
     "capture": "Stream changes into the log.",
+    "deliver": "Deliver the log to its sinks.",
     "snapshot": "Copy tables as they are now, beside the stream.",
     "log": "List, print, verify and compact the log.",
 }

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import sys
+import contextlib
+import os
 import threading
-import time
 
 import click
 
 from tailrace.change import Lsn
-from tailrace.cli import Invocation, reporting
+from tailrace.cli import Invocation, lines, reporting
 from tailrace.cli.signals import on_stop
 from tailrace.log.upkeep import Upkeep
+from tailrace.ops import channel
+from tailrace.ops.status import CaptureStatus, Overview
+from tailrace.settings import Settings
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.capture import Capture
 from tailrace.store import Store
-
-# Often enough to see that it lives, seldom enough for a log file.
-_PLAIN_SECONDS = 30.0
 
 
 class _Until(click.ParamType[Lsn | str]):
@@ -53,9 +52,24 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
 
     on_stop(capture.stop)
+    with (
+        channel.told_to_supervisor(
+            os.environ, lambda: {"capture": CaptureStatus.of(capture, snapshots).to_json()}, capture.stop
+        ),
+        _served(settings, store, capture, snapshots),
+    ):
+        _run(settings, store, capture, snapshots)
+    done = capture.progress
+    click.echo(
+        f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
+    )
+
+
+def _run(settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None) -> None:
     finished = threading.Event()
     reporter = threading.Thread(target=_report, args=(capture, snapshots, finished), daemon=True)
-    reporter.start()
+    if not channel.is_supervised(os.environ):
+        reporter.start()
     try:
         with Upkeep(store, settings.retention):
             capture.run()
@@ -65,39 +79,32 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
         if snapshots:
             snapshots.stop()
         finished.set()
-        reporter.join()
+        if reporter.is_alive():
+            reporter.join()
     if snapshots and snapshots.error:
         raise snapshots.error
-    done = capture.progress
-    click.echo(
-        f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
-    )
+
+
+def _served(
+    settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None
+) -> contextlib.AbstractContextManager[object]:
+    """Over HTTP, where a port is set and no supervisor does it."""
+    if not settings.http.port or channel.is_supervised(os.environ):
+        return contextlib.nullcontext()
+    from tailrace.ops.http import Server, Subject
+    from tailrace.ops.serving import overview
+
+    def condition() -> Overview:
+        return Overview(capture=CaptureStatus.of(capture, snapshots))
+
+    return Server(settings.http, Subject(overview(settings, store, condition), condition, capture.stop))
 
 
 def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:
-    """A line that is kept up to date on a terminal; elsewhere a line now and then."""
     rate = reporting.Rate()
 
-    def line() -> str:
-        text = describe(capture, rate.of(capture.progress.changes))
-        if snapshots and snapshots.is_running and (copying := snapshots.progress):
-            text += f"; copying: {copying.tables_done}/{copying.tables} tables, {copying.rows:,} rows"
-        return text
+    def text() -> list[str]:
+        status = CaptureStatus.of(capture, snapshots)
+        return [lines.of_capture(status, rate.of(status.changes))]
 
-    if sys.stderr.isatty():
-        with reporting.status_line() as update:
-            while not finished.wait(0.25):
-                update(line())
-        return
-    while not finished.wait(_PLAIN_SECONDS):
-        logging.getLogger("tailrace.capture").info(line())
-
-
-def describe(capture: Capture, rate: float) -> str:
-    state = "streaming" if capture.is_streaming else "not connected"
-    lag = max(capture.received_lsn - capture.durable_lsn, 0)
-    text = f"{state}: {capture.progress.changes:,} changes, {rate:,.0f}/s, durable to {capture.durable_lsn}"
-    text += f", {reporting.size(lag)} behind"
-    if (committed := capture.progress.last_committed_at_us) is not None:
-        text += f", last change {reporting.duration(time.time() - committed / 1e6)} ago"
-    return text
+    lines.shown(text, finished, "tailrace.capture")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, get_args
+from typing import Final
 
-from tailrace.ops.status import CaptureStatus, LogStatus, Overview, SourceStatus
-from tailrace.sinks import status
+from tailrace.ops.status import SINK_CONDITIONS, CaptureStatus, LogStatus, Overview, SourceStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -85,7 +84,7 @@ def _sinks(overview: Overview) -> Iterator[str]:
     states = [
         (labels | {"state": state}, float(sink.state == state))
         for labels, sink in labelled
-        for state in get_args(status.Condition)
+        for state in SINK_CONDITIONS
     ]
     yield _family("tailrace_sink_state", "gauge", "1 for the state the sink is in.", states)
 

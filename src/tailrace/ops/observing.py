@@ -6,21 +6,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import TailraceError
 from tailrace.log.listing import covered, listed
 from tailrace.log.reader import LogReader
-from tailrace.ops.status import CaptureStatus, LogStatus, SourceStatus
+from tailrace.ops.status import LogStatus, SourceStatus
 from tailrace.settings import Settings
-from tailrace.sinks import status
-from tailrace.sinks.status import SinkStatus
-from tailrace.source.bootstrap import Bootstrap
-from tailrace.source.capture import Capture
 from tailrace.source.connection import connect
 from tailrace.source.failure import classified
 from tailrace.store import Store
+
+if TYPE_CHECKING:
+    from tailrace.sinks.status import SinkStatus
 
 T = TypeVar("T")
 
@@ -88,33 +87,10 @@ def _position_near(reader: LogReader, ids: range, which: str) -> tuple[Position,
 
 def sink_statuses(store: Store, names: Sequence[str]) -> list[SinkStatus]:
     """What sinks last said of themselves, wherever they run: those that are named first, in that order."""
+    from tailrace.sinks import status  # here, because capture asks for all but this, and stays light
+
     said = {found.name: found for found in status.load_all(store)}
     return [said[name] for name in names if name in said] + [s for name, s in said.items() if name not in names]
-
-
-def capture_status(capture: Capture, snapshots: Bootstrap | None) -> CaptureStatus:
-    """Of a capture in this process."""
-    done = capture.progress
-    copying = snapshots.progress if snapshots is not None else None
-    error = capture.last_error or (snapshots.error if snapshots is not None else None)
-    state: str = "streaming" if capture.is_streaming else "disconnected" if capture.last_error else "starting"
-    committed = done.last_committed_at_us
-    return CaptureStatus(
-        "stopped" if capture.is_stopping else state,  # type: ignore[arg-type]
-        changes=done.changes,
-        transactions=done.transactions,
-        segments=done.segments,
-        payload_bytes=done.payload_bytes,
-        received_lsn=capture.received_lsn,
-        durable_lsn=capture.durable_lsn,
-        last_committed_at=None if committed is None else datetime.fromtimestamp(committed / 1e6, UTC),
-        reconnections=capture.reconnections,
-        tables_copying=copying.tables - copying.tables_done if copying and snapshots and snapshots.is_running else 0,
-        tables_copied=copying.tables_done if copying else 0,
-        rows_copied=copying.rows if copying else 0,
-        last_error=None if error is None else str(error),
-        last_error_hint=None if error is None else error.hint or None,
-    )
 
 
 class Fresh(Generic[T]):

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from typing import Any, Final, Literal, Self
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tailrace.change import Lsn, Position
-from tailrace.sinks.status import SinkStatus
+
+if TYPE_CHECKING:
+    # Capture tells its status too, and stays light: sinks know the decoder, and that a compiler.
+    from tailrace.sinks.status import SinkStatus
+    from tailrace.source.bootstrap import Bootstrap
+    from tailrace.source.capture import Capture
 
 Condition = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
+SINK_CONDITIONS: Final = ("starting", "loading", "running", "paused", "retrying", "failed", "stopped")
 
 _NOWHERE: Final = Lsn(0)
 WRONG: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
@@ -58,6 +64,38 @@ class CaptureStatus:
     def lag_bytes(self) -> int:
         """Received, and not durable yet."""
         return max(self.received_lsn - self.durable_lsn, 0)
+
+    @classmethod
+    def of(cls, capture: Capture, snapshots: Bootstrap | None) -> Self:
+        """Of a capture in this process."""
+        done = capture.progress
+        copying = snapshots.progress if snapshots is not None else None
+        is_copying = snapshots is not None and snapshots.is_running
+        error = capture.last_error or (snapshots.error if snapshots is not None else None)
+        state: Condition = "starting"
+        if capture.is_stopping:
+            state = "stopped"
+        elif capture.is_streaming:
+            state = "streaming"
+        elif capture.last_error is not None:
+            state = "disconnected"
+        committed = done.last_committed_at_us
+        return cls(
+            state,
+            changes=done.changes,
+            transactions=done.transactions,
+            segments=done.segments,
+            payload_bytes=done.payload_bytes,
+            received_lsn=capture.received_lsn,
+            durable_lsn=capture.durable_lsn,
+            last_committed_at=None if committed is None else datetime.fromtimestamp(committed / 1e6, UTC),
+            reconnections=capture.reconnections,
+            tables_copying=copying.tables - copying.tables_done if copying and is_copying else 0,
+            tables_copied=copying.tables_done if copying else 0,
+            rows_copied=copying.rows if copying else 0,
+            last_error=None if error is None else str(error),
+            last_error_hint=None if error is None else error.hint or None,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return _plain(asdict(self)) | {"lag_bytes": self.lag_bytes}

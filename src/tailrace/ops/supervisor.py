@@ -135,7 +135,7 @@ class Child:
                 break
             if time.monotonic() - began_at > _SETTLED_SECONDS:
                 backoff = Backoff(first=1.0)
-            self.failure = judged(self.name, code, self._error, was_up=bool(self.told))
+            self.failure = judged(self.name, code, self._error, was_up=any(self.told.values()))
             if self.failure.is_final:
                 self.state = "failed"
                 _log.error("%s stays down: %s. %s", self.name, self.failure.message, self.failure.hint)
@@ -231,12 +231,9 @@ class Supervisor:
         for child in self.children:
             child.kill()
 
-    def pause(self, sink: str) -> bool:
-        """Whether there was an engine to tell it at once; it is for the caller to make it durable."""
-        return self._deliver is not None and self._deliver.tell({"pause": sink})
-
-    def resume(self, sink: str) -> bool:
-        return self._deliver is not None and self._deliver.tell({"resume": sink})
+    def tell_sinks(self, what: dict[str, Any]) -> bool:
+        """Whether there was an engine to tell."""
+        return self._deliver is not None and self._deliver.tell(what)
 
     def condition(self) -> Overview:
         """What the children told last."""
@@ -262,7 +259,7 @@ class Supervisor:
             self._known[known.name] = known
         statuses = [self._known.get(name) or _unknown(name, type_) for name, type_ in self._sinks.items()]
         match child.state:
-            case "starting" if not child.told:
+            case "starting" | "running" if not child.told.get("sinks"):
                 return [replace(s, state="starting") for s in statuses]
             case "restarting" | "failed" as state:
                 assert child.failure is not None

@@ -97,6 +97,13 @@ class Engine:
         if self._temporary:
             shutil.rmtree(self._checkpoints, ignore_errors=True)
 
+    @property
+    def is_broken(self) -> bool:
+        """The Java process of a session of our own is gone: this process cannot start another that works."""
+        gateway = self._spark.sparkContext._gateway if self._own_session and self._spark is not None else None
+        process = getattr(gateway, "proc", None)
+        return process is not None and process.poll() is not None
+
     def end(self) -> Offset:
         """Where the log ends now."""
         return plan.latest(self._reader)

@@ -1,0 +1,117 @@
+"""`tailrace run`: capture and all sinks, kept running, and told about over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable
+
+import click
+
+from tailrace.cli import Invocation, lines, reporting
+from tailrace.cli.deliver import configured_sinks
+from tailrace.cli.signals import on_stop
+from tailrace.errors import TailraceError
+from tailrace.ops.http import DEFAULT_PORT, Server, Subject
+from tailrace.ops.serving import overview
+from tailrace.ops.supervisor import Supervisor
+from tailrace.settings import Settings
+from tailrace.sinks import status
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.run")
+
+_POLL_SECONDS = 0.25
+
+
+@click.command("run", short_help="Capture and deliver, kept running, with HTTP.")
+@click.option("--master", metavar="URL", help="A Spark cluster's; this machine's processors where it is not given.")
+@click.pass_obj
+def command(invocation: Invocation, master: str | None) -> None:
+    """Run capture and all sinks, each as a process of its own, and start again what died.
+
+    SIGTERM and Ctrl-C: sinks finish their step, capture seals and acknowledges what is committed, exit with 0; a second
+    one ends at once, and loses nothing either. What fails for good stays down and is told at /health, while the rest
+    goes on; when nothing is left, it ends with 1.
+    """
+    settings = invocation.settings()
+    reporting.log_to_stderr()
+    sinks = {c.name: c.common.type for c in configured_sinks(settings)}
+    store = Store.open(settings.store.url, settings.store.options)
+    tailrace = [sys.executable, "-m", "tailrace"]
+    if invocation.config is not None:
+        tailrace += ["--config", str(invocation.config)]
+    deliver = [*tailrace, "deliver", *(["--master", master] if master else [])]
+    supervisor = Supervisor([*tailrace, "capture"], deliver, sinks, _relay)
+    over = threading.Event()
+
+    def stop() -> None:
+        if over.is_set():
+            supervisor.kill()
+        over.set()
+
+    with _served(settings, store, supervisor, list(sinks), over.set):
+        on_stop(stop)
+        supervisor.start()
+        showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
+        showing.start()
+        while not over.wait(_POLL_SECONDS):
+            if supervisor.is_over:
+                break
+        failures = [child.failure for child in supervisor.children if child.state == "failed"]
+        is_asked = over.is_set()
+        over.set()
+        showing.join()
+        if is_asked:
+            _log.info("stopping: sinks finish their step, then capture seals what is committed")
+        supervisor.stop()
+    if not is_asked and failures and failures[-1] is not None:
+        raise TailraceError(failures[-1].message, failures[-1].hint)
+    captured = supervisor.condition().capture
+    if captured is not None:
+        click.echo(f"stopped; durable to {captured.durable_lsn}")
+
+
+def _served(
+    settings: Settings, store: Store, supervisor: Supervisor, sinks: list[str], shutdown: Callable[[], None]
+) -> contextlib.AbstractContextManager[object]:
+    if settings.http.port == 0:
+        return contextlib.nullcontext()
+
+    # First into the store, where it lasts; then to the engine, which hears it at once.
+    def pause(name: str) -> None:
+        status.pause(store, name)
+        supervisor.tell_sinks({"pause": name})
+
+    def resume(name: str) -> None:
+        status.resume(store, name)
+        supervisor.tell_sinks({"resume": name})
+
+    subject = Subject(
+        overview(settings, store, supervisor.condition), supervisor.condition, shutdown, sinks, pause, resume
+    )
+    return Server(settings.http, subject, DEFAULT_PORT)
+
+
+def _relay(child: str, line: str) -> None:
+    """A child's line among ours; on a terminal without breaking what is shown live."""
+    if sys.stderr.isatty():
+        reporting.console().print(f"{child} | {line}", markup=False, soft_wrap=True)
+    else:
+        # One write: lines of two children must not run into each other.
+        sys.stderr.write(f"{child} | {line}\n")
+        sys.stderr.flush()
+
+
+def _show(supervisor: Supervisor, over: threading.Event) -> None:
+    rate = reporting.Rate()
+
+    def text() -> list[str]:
+        told = supervisor.condition()
+        assert told.capture is not None
+        captured = lines.of_capture(told.capture, rate.of(told.capture.changes))
+        return [f"capture {captured}", *(lines.of_sink(sink) for sink in told.sinks)]
+
+    lines.shown(text, over, "tailrace.run")
