@@ -126,14 +126,14 @@ def new_id(lsn: Lsn) -> str:
 
 
 def relation_key(relation: Relation) -> str:
-    return f"{relation.oid}-{_names(relation.schema, relation.name)}"
+    return f"{relation.oid}-{encoded_names(relation.schema, relation.name)}"
 
 
 def prefix(relation: Relation, id: str) -> str:
     return f"{PREFIX}/{relation_key(relation)}/{id}"
 
 
-def _names(schema: str, name: str) -> str:
+def encoded_names(schema: str, name: str) -> str:
     """Both names with every byte but letters, digits, - and _ as %XX; shortened where that is too long for a file."""
     whole = ".".join(quote(part, safe="").replace(".", "%2E").replace("~", "%7E") for part in (schema, name))
     if len(whole) <= _LONGEST_NAMES:
@@ -248,7 +248,7 @@ class SnapshotReader:
         parts = (info.key.split("/") for info in self.store.list(PREFIX))
         places = [_Place(p[1], p[2]) for p in parts if len(p) == 4 and p[3] == META]
         if schema is not None and table is not None:
-            places = [p for p in places if p.names == _names(schema, table)]
+            places = [p for p in places if p.names == encoded_names(schema, table)]
         return sorted((p for p in places if oid in (None, p.oid)), key=lambda p: p.id)
 
     def _read(self, place: _Place) -> Snapshot:

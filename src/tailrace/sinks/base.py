@@ -120,8 +120,6 @@ class Sink(Protocol):
 
     Options: ClassVar[type]
     """A frozen dataclass: the keys of `[[sink]]` that are this sink's own, each with its default."""
-    values: ClassVar[Literal["text", "typed"]]
-    """What columns hold: PostgreSQL's own texts, or the mapped Arrow types with special values beside them."""
     parallel: ClassVar[Parallel]
     whole_transactions: ClassVar[bool]
     keeps_tables: ClassVar[bool]
@@ -129,6 +127,11 @@ class Sink(Protocol):
     its tables anew; to one that tells what happened it is to tell it again."""
     interval_ms: ClassVar[int]
     """How long changes are gathered before a step is made of them, unless the settings say otherwise."""
+
+    @property
+    def values(self) -> Literal["text", "typed"]:
+        """What columns hold: PostgreSQL's own texts, or the mapped Arrow types with special values beside them. The
+        same for as long as the sink is there; an attribute of the class will do."""
 
     def open(self) -> State:
         """Connect, make what the sink needs at the destination, say where it stands. Called again after a failure."""

@@ -31,6 +31,8 @@ class Kept:
     pending: Step | None = None
     replays: int = 0
     """How often the sink was rewound: what it writes then stands beside what it wrote before."""
+    loaded: tuple[str, ...] = ()
+    """The snapshots that were loaded, by id."""
 
 
 def load(store: Store, sink: str) -> Kept | None:
@@ -44,7 +46,7 @@ def load(store: Store, sink: str) -> Kept | None:
         if raw["version"] != _VERSION:
             raise CorruptError(f"{key} has format version {raw['version']}", "deliver with a newer Tailrace")
         pending = None if raw["pending"] is None else step_from_json(raw["pending"])
-        return Kept(_state_from_json(raw["state"]), pending, int(raw["replays"]))
+        return Kept(_state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]))
     except CorruptError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
@@ -61,6 +63,7 @@ def save(store: Store, sink: str, kept: Kept) -> None:
         "state": _state_to_json(kept.state),
         "pending": None if kept.pending is None else step_to_json(kept.pending),
         "replays": kept.replays,
+        "loaded": list(kept.loaded),
     }
     store.replace(f"{CURSORS}/{sink}/{_STATE}", json.dumps(raw, ensure_ascii=False).encode())
 

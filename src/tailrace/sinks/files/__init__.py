@@ -1,0 +1,5 @@
+"""Changes as files, JSON Lines or Parquet, by table and date."""
+
+from tailrace.sinks.files.sink import FilesOptions, FilesSink
+
+__all__ = ["FilesOptions", "FilesSink"]
