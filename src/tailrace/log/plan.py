@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from tailrace.change import Lsn, Position
-from tailrace.errors import ConfigError, CorruptError
+from tailrace.errors import ConfigError, CorruptError, GapError
 from tailrace.log.reader import LogReader, gap_error
 from tailrace.log.segment import Header
 
@@ -85,6 +85,9 @@ class Limits:
     """Of payloads: some seconds' work for two cores, so that progress shows and a retry repeats little."""
 
 
+UNLIMITED = Limits(1 << 62, 1 << 62)
+
+
 def begin(reader: LogReader, where: Lsn | datetime | None) -> Offset:
     """The place before the first transaction that commits at or after `where`; None is the log's beginning."""
     if isinstance(where, datetime):
@@ -138,7 +141,14 @@ def parse_place(reader: LogReader, text: str, option: str) -> Lsn | datetime | N
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def following(reader: LogReader, start: Offset, limits: Limits | None = None, end: int | None = None) -> Batch:
+def following(
+    reader: LogReader,
+    start: Offset,
+    limits: Limits | None = None,
+    end: int | None = None,
+    *,
+    across_gaps: bool = False,
+) -> Batch:
     """What is in the log after an offset, up to the limits, or up to a segment. Empty (start is end) at the end."""
     limits = limits or Limits()
     slices: list[Slice] = []
@@ -147,15 +157,15 @@ def following(reader: LogReader, start: Offset, limits: Limits | None = None, en
     size = 0
     id = start.segment + 1
     while (end is None or id <= end) and (header := reader.awaited_header(id)) is not None:
-        if header.gap_from is not None:
+        if header.gap_from is not None and not across_gaps:
             raise gap_error(header)
         if header.voids_tail:
             begun = []
         if header.committed_rows:
+            begun.append(_slice(header, 0, header.committed_rows))
             slices += begun
+            size += sum(s.bytes for s in begun)
             begun = []
-            slices.append(_slice(header, 0, header.committed_rows))
-            size = sum(s.bytes for s in slices)
         if header.rows > header.committed_rows:
             begun.append(_slice(header, header.committed_rows, header.rows, goes_on=True))
         if header.committed_rows or not begun:
@@ -166,14 +176,14 @@ def following(reader: LogReader, start: Offset, limits: Limits | None = None, en
     return Batch(tuple(slices), start, reached)
 
 
-def between(reader: LogReader, start: Offset, end: Offset) -> Batch:
+def between(reader: LogReader, start: Offset, end: Offset, *, across_gaps: bool = False) -> Batch:
     """The batch from one offset to another, as often as it is asked for."""
     if (end.segment, end.lsn) < (start.segment, start.lsn):
         raise CorruptError(
             f"the log of {reader.store.url} went back from {start.lsn} to {end.lsn}",
             "is it another log than the one read so far? remove the checkpoint to start from where the sink stands",
         )
-    batch = following(reader, start, Limits(1 << 62, 1 << 62), end.segment)
+    batch = following(reader, start, UNLIMITED, end.segment, across_gaps=across_gaps)
     if batch.end.segment < end.segment:
         raise CorruptError(
             f"the log of {reader.store.url} ends at segment {batch.end.segment}, before {end.segment}, which was read",
@@ -194,8 +204,15 @@ def after(reader: LogReader, start: Offset, lsn: Lsn) -> Offset:
 
 
 def _open_at(reader: LogReader, segment: int) -> Iterator[Slice]:
-    """The beginnings, in segments up to this one, of the transaction that goes on after it."""
+    """The beginnings, in segments up to this one, of the transaction that goes on after it.
+
+    Retention never cuts inside a transaction, so where the log begins nothing is open.
+    """
     first = segment
+    try:
+        reader.awaited_header(segment)
+    except GapError:
+        return
     while first > 0 and (header := reader.awaited_header(first)) is not None and not header.ends_at_commit:
         if header.committed_rows or header.voids_tail:
             break

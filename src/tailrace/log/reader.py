@@ -79,7 +79,6 @@ class LogReader:
         self.store = Store.open(store, options) if isinstance(store, str) else store
         self._headers: dict[int, Header] = {}
         self._relations: dict[str, Relation] = {}
-        self._relations: dict[str, Relation] = {}
         self._objects: dict[int, ObjectInfo] = {}
         self._merged: list[tuple[int, int, ObjectInfo]] = []
         self._listed_at: float | None = None
@@ -277,10 +276,6 @@ class LogReader:
             if use.digest not in self._relations:
                 raise CorruptError(f"segment {id} uses relation {use.relation_id}, which it does not define")
             yield use, self._relations[use.digest]
-
-    def relations(self, header: Header) -> Iterator[Relation]:
-        """The definitions that a header, given by this reader, names: in its order."""
-        return (self._relations[use.digest] for use in header.relations)
 
     def _known(self, id: int) -> Header:
         header = self._awaited(id, self._header, None)
