@@ -208,6 +208,8 @@ def _open_at(reader: LogReader, segment: int) -> Iterator[Slice]:
 
     Retention never cuts inside a transaction, so where the log begins nothing is open.
     """
+    if not segment:
+        return
     first = segment
     try:
         reader.awaited_header(segment)
