@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -99,23 +100,27 @@ class Process:
             self._leash.stdin.close()
         return True
 
-    def children(self) -> list[int]:
-        if Path("/proc/self/stat").exists():
-            everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-            return [pid for pid in everybody if _linux_parent(pid) == self.pid]
-        listing = subprocess.run(["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True).stdout
-        pairs = (line.split() for line in listing.decode().splitlines())
-        return [int(pid) for parent, pid in pairs if int(parent) == self.pid]
-
     def kill_tree(self) -> None:
-        """SIGKILL to the process and its children, as a power cut would: nobody gets to tidy up."""
-        self.send(signal.SIGSTOP)  # so that it starts no more of them
-        victims = self.children()
+        """SIGKILL to the process and all that descend from it, as a power cut would: nobody gets to tidy up."""
+        victims = [self.pid]
         for pid in victims:
-            os.kill(pid, signal.SIGKILL)
-        self.send(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
+            victims += _children(pid)
+        for pid in reversed(victims):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.wait(30)
-        wait_until(lambda: not any(map(_is_alive, victims)), 30)
+        wait_until(lambda: not any(map(_is_alive, victims[1:])), 30)
+
+
+def _children(parent: int) -> list[int]:
+    if Path("/proc/self/stat").exists():
+        everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in everybody if _linux_parent(pid) == parent]
+    listing = subprocess.run(["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True).stdout
+    pairs = (line.split() for line in listing.decode().splitlines())
+    return [int(pid) for above, pid in pairs if int(above) == parent]
 
 
 def _linux_parent(pid: int) -> int | None:

@@ -47,10 +47,13 @@ _ALWAYS: Final = {
 }
 """What is not here is Spark's default on purpose: among others workers are reused, and sources polled every 10 ms."""
 
-_LOCAL: Final = {
+_LOOPBACK: Final = {
     # Nobody else has business with it; and a machine that cannot resolve its own name starts all the same.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_LOCAL: Final = {
     # Here the driver is the executor too: its 1 GiB leaves 400 MiB to sort and shuffle in. Taken only when needed;
     # rows are decoded in Python's workers, beside it.
     "spark.driver.memory": "2g",
@@ -109,6 +112,8 @@ def session(
 
 def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str], bare: Path | None) -> dict[str, str]:
     chosen = dict(_ALWAYS)
+    if re.match(r"local|spark://(127\.0\.0\.1|localhost):", master):
+        chosen |= _LOOPBACK
     if master.startswith("local"):
         # The default of 200 makes 200 tasks of every shuffle, however small.
         chosen |= _LOCAL | {"spark.sql.shuffle.partitions": str(_processors())}
