@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.capturing import CaptureThread, configured, current_lsn
 from tests.fixtures.postgres import Database
 from tests.workload import Workload
 
-from tailrace.change import Position
+from tailrace.change import Column, Position, Relation, Type
 from tailrace.log import json as columns
 from tailrace.log import plan, rendering
-from tailrace.log.decoding import Admission, chunks, with_last
+from tailrace.log.decoding import UPDATE, Admission, At, TableChanges, chunks, no_images, with_last
 from tailrace.log.reader import LogReader
+from tailrace.pgoutput.columns import Images
 from tailrace.store import Store
 
 
@@ -46,3 +48,17 @@ def test_records_are_those_of_the_renderer(database: Database, tmp_path: Path, s
     for index, (position, text) in enumerate(expected):
         is_last = index + 1 == len(expected) or positions[index + 1].commit_lsn != position.commit_lsn
         assert found[position] == text[:-1] + f', "is_last": {json.dumps(is_last)}' + "}"
+
+
+@pytest.mark.parametrize("unsent", [[False, True, False], [True, True, True], [True, False, True]])
+def test_rows_that_lack_all_or_nothing_keep_their_place(unsent: list[bool]) -> None:
+    column = Column("body", Type(25, "pg_catalog", "text"))
+    relation = Relation(1, "public", "t", "d", (column,))
+    texts = pa.array([None if missing else "x" for missing in unsent], pa.string())
+    images = Images(pa.RecordBatch.from_arrays([texts], ["body"]), np.ones(3, np.bool_), {0: np.array(unsent)}, None)
+    found = columns.json_objects(images, relation).to_pylist()
+    assert found == ["{}" if missing else '{"body": "x"}' for missing in unsent]
+    none = np.zeros(3, np.int64)
+    at = At(none, none, none, none, none, np.zeros(3, np.bool_))
+    changes = TableChanges(relation, at, np.full(3, UPDATE, np.uint8), no_images(relation, 3, True), at.is_last, images)
+    assert columns.unchanged(changes).to_pylist() == ['["body"]' if missing else "[]" for missing in unsent]

@@ -114,13 +114,11 @@ def unchanged(changes: TableChanges) -> pa.StringArray:
     """Arrays of the names of columns whose values were not sent."""
     if not changes.new.unchanged:
         return pa.array(["[]"], pa.string()).take(pa.array(np.zeros(len(changes), np.int64)))
-    fragments = [
-        pc.if_else(
-            pa.array(rows), pa.scalar(_quoted(changes.relation.columns[index].name)), pa.scalar(None, pa.string())
-        )
+    names = [
+        pc.if_else(pa.array(rows), f", {_quoted(changes.relation.columns[index].name)}", "")
         for index, rows in sorted(changes.new.unchanged.items())
     ]
-    return _concatenated("[", pc.binary_join_element_wise(*fragments, ", ", null_handling="skip"), "]")
+    return _concatenated("[", _listed(names), "]")
 
 
 def json_objects(images: Images, relation: Relation, only_identity: Mask | None = None) -> pa.StringArray:
@@ -196,9 +194,14 @@ def _join(fragments: list[Fragment], count: int) -> pa.StringArray:
         return _concatenated(*pieces, "}")
     pairs = []
     for name, values, left_out in fragments:
-        pair = _concatenated(name, values)
-        pairs.append(pair if left_out is None else pc.if_else(pa.array(left_out), pa.scalar(None, pa.string()), pair))
-    return _concatenated("{", pc.binary_join_element_wise(*pairs, ", ", null_handling="skip"), "}")
+        pair = _concatenated(f", {name}", values)
+        pairs.append(pair if left_out is None else pc.if_else(pa.array(left_out), "", pair))
+    return _concatenated("{", _listed(pairs), "}")
+
+
+def _listed(texts: list[pa.StringArray]) -> pa.StringArray:
+    """Texts that each begin with ", " or are empty. (Arrow's own way to skip NULLs loses rows of nothing else.)"""
+    return pc.utf8_slice_codeunits(_concatenated(*texts), start=2)
 
 
 def _values(texts: pa.StringArray, column: Column) -> pa.StringArray:
