@@ -93,9 +93,9 @@ def fold(changes: TableChanges) -> Folded:
     operation = changes.operation
     if not _is_any(operation, UPDATE, DELETE):
         return Folded(_none(len(changes)), np.arange(len(changes)), np.zeros(len(changes), np.bool_))
-    before, after = _keys(changes)
+    before, after = keys(changes)
     rows = partial(_row_codes, changes) if changes.relation.identity == "f" else None
-    return fold_keys(operation, before, after, _sources(changes), rows)
+    return fold_keys(operation, before, after, sources(changes), rows)
 
 
 RowCodes = Callable[[I64], tuple[I64, I64]]
@@ -106,12 +106,12 @@ def fold_keys(
     operation: Operations,
     before: I64,
     after: I64,
-    sources: Mapping[int, tuple[Mask, Mask]] | None = None,
+    unsent: Mapping[int, tuple[Mask, Mask]] | None = None,
     rows: RowCodes | None = None,
 ) -> Folded:
     """The same for keys as numbers below their count: of the row each change found, and of the one it left.
 
-    `sources`: column → changes that did not send its value, and changes that have it. `rows` is needed where two
+    `unsent`: column → changes that did not send its value, and changes that have it. `rows` is needed where two
     rows may have one key for a while: that of a deferrable constraint, which goes with the identity `full` alone.
     """
     count = int(max(before.max(initial=-1), after.max(initial=-1))) + 1
@@ -128,8 +128,8 @@ def fold_keys(
     final = np.where((last >= 0) & (after[last] >= 0), last, -1)
     kept = (origin >= 0) | (final >= 0)
     fills = {}
-    for column, (unsent, has_it) in (sources or {}).items():
-        lacking = kept & (final >= 0) & unsent[final]
+    for column, (is_unsent, has_it) in (unsent or {}).items():
+        lacking = kept & (final >= 0) & is_unsent[final]
         if lacking.any():
             source = _none(count)
             having = np.flatnonzero(has_it)
@@ -155,7 +155,7 @@ def fold_copies(changes: TableChanges) -> Copies:
     old, new = np.flatnonzero(found), np.flatnonzero(left)
     columns = []
     for index in range(len(changes.relation.columns)):
-        sent = _value(changes, index)
+        sent = value(changes, index)
         columns.append(
             pa.concat_arrays([changes.old.batch.column(index).take(pa.array(old)), sent.take(pa.array(new))])
         )
@@ -182,7 +182,7 @@ def images(changes: TableChanges, folded: Folded, entries: I64 | Mask | None = N
         if known.any():
             there = np.zeros(len(final), np.bool_)
             there[at[known]] = True
-            values = _value(changes, column).take(pa.array(source[known][np.argsort(at[known])]))
+            values = value(changes, column).take(pa.array(source[known][np.argsort(at[known])]))
             filled = pc.replace_with_mask(batch.column(column), pa.array(there), values)
             batch = batch.set_column(column, batch.schema.field(column), filled)
         if not known.all():
@@ -196,7 +196,7 @@ def copied(changes: TableChanges, copies: Copies, entries: I64 | Mask) -> Images
     places, delta = copies.change[entries], copies.delta[entries]
     columns = range(len(changes.relation.columns))
     if len(delta) and delta[0] > 0:
-        arrays = [_value(changes, index).take(pa.array(places)) for index in columns]
+        arrays = [value(changes, index).take(pa.array(places)) for index in columns]
     else:
         arrays = [changes.old.batch.column(index).take(pa.array(places)) for index in columns]
     batch = record_batch(arrays, changes.new.batch.schema, len(places))
@@ -224,13 +224,18 @@ def key_columns(relation: Relation) -> list[int]:
     return [places[name] for name in relation.key]
 
 
-def _keys(changes: TableChanges) -> tuple[I64, I64]:
+def key_texts(columns: Sequence[pa.Array]) -> pa.Array:
+    """Keys of several columns as one text: PostgreSQL's texts never hold a NUL."""
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "\0")
+
+
+def keys(changes: TableChanges) -> tuple[I64, I64]:
     """The key each change found and the one it left, as numbers; -1 where it found or left no row."""
     old, new = changes.old, changes.new
     told = np.flatnonzero(old.present)
     left = np.flatnonzero(new.present)
     pairs = [
-        pa.concat_arrays([_take_array(_value(changes, c), left), _take_array(old.batch.column(c), told)])
+        pa.concat_arrays([_take_array(value(changes, c), left), _take_array(old.batch.column(c), told)])
         for c in key_columns(changes.relation)
     ]
     code, _ = codes(pairs, len(left) + len(told))
@@ -242,7 +247,7 @@ def _keys(changes: TableChanges) -> tuple[I64, I64]:
     return before, after
 
 
-def _value(changes: TableChanges, column: int) -> pa.Array:
+def value(changes: TableChanges, column: int) -> pa.Array:
     """A column of the new images, with what was not sent taken from the old image of the same change, if it has it."""
     new = changes.new.batch.column(column)
     unsent = changes.new.unchanged.get(column)
@@ -251,7 +256,8 @@ def _value(changes: TableChanges, column: int) -> pa.Array:
     return pc.if_else(pa.array(unsent), changes.old.batch.column(column), new)
 
 
-def _sources(changes: TableChanges) -> dict[int, tuple[Mask, Mask]]:
+def sources(changes: TableChanges) -> dict[int, tuple[Mask, Mask]]:
+    """Column → changes that did not send its value, and changes that have it, in their new image or their old one."""
     found = {}
     for column, unsent in changes.new.unchanged.items():
         is_whole = changes.old.present & (~changes.old_is_key | changes.relation.columns[column].is_identity)
@@ -264,7 +270,7 @@ def _sources(changes: TableChanges) -> dict[int, tuple[Mask, Mask]]:
 def _row_codes(changes: TableChanges, places: I64) -> tuple[I64, I64]:
     """With identity full, old images are whole rows."""
     pairs = [
-        pa.concat_arrays([_take_array(changes.old.batch.column(c), places), _take_array(_value(changes, c), places)])
+        pa.concat_arrays([_take_array(changes.old.batch.column(c), places), _take_array(value(changes, c), places)])
         for c in range(len(changes.relation.columns))
     ]
     code, _ = codes(pairs, 2 * len(places))
