@@ -94,11 +94,11 @@ def project(
     A value of a column whose type changed is cast by way of its text; one that cannot be is NULL, with its text in
     `special`. Added columns show what PostgreSQL shows for older rows, in those that are `whole` (all, unless said).
     """
-    if old == new:
+    if old == new and not via:
         return images
     found = origins_along([old, *via, new])
     shown = images.present if whole is None else images.present & whole
-    specials = _specials(images)
+    odd_ones = specials(images)
     arrays: list[pa.Array] = []
     unchanged: dict[int, Mask] = {}
     special: dict[str, dict[int, str]] = {}
@@ -107,7 +107,7 @@ def project(
             array, odd = _filled(column, origin.missing, shown, as_text)
         else:
             before = old.columns[origin.index]
-            array, odd = images.batch.column(origin.index), specials.get(before.name, {})
+            array, odd = images.batch.column(origin.index), odd_ones.get(before.name, {})
             if not as_text and types.mapping(before) != types.mapping(column):
                 array, odd = recast(texts(array, before, odd), before, column)
             if origin.index in images.unchanged:
@@ -130,7 +130,8 @@ def special_map(special: dict[str, dict[int, str]], count: int) -> pa.MapArray |
     return pa.array(entries, types.SPECIALS)
 
 
-def _specials(images: Images) -> dict[str, dict[int, str]]:
+def specials(images: Images) -> dict[str, dict[int, str]]:
+    """The inverse: of the values that their columns cannot hold."""
     found: dict[str, dict[int, str]] = {}
     if images.special is not None:
         for row in np.flatnonzero(images.special.is_valid().to_numpy(zero_copy_only=False)):

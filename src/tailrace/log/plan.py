@@ -6,6 +6,7 @@ log is cut into segments. Everything here is the same at every reading, also aft
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, CorruptError, GapError
 from tailrace.log.reader import LogReader, gap_error
 from tailrace.log.segment import Header
+from tailrace.log.trim import Trim
 
 MIB = 1024 * 1024
 
@@ -118,6 +120,19 @@ def lsn_at(reader: LogReader, moment: datetime) -> Lsn:
         if len(found):
             return Lsn(rows.commit_lsn[span.start + int(found[0])])
     return reader.end_lsn()
+
+
+def reaching(reader: LogReader, lsn: Lsn) -> int:
+    """The first segment with which all that commits below an LSN is in the log; the last one when there is none."""
+    trim = Trim.load(reader.store)
+    ids = [s.id for s in reader.list(trim.first_id if trim else None)]
+    at = bisect_left(ids, True, key=lambda id: _end_lsn(reader, id) >= lsn)
+    return ids[min(at, len(ids) - 1)] if ids else 0
+
+
+def _end_lsn(reader: LogReader, id: int) -> Lsn:
+    header = reader.awaited_header(id)
+    return header.end_lsn if header is not None else Lsn(0)
 
 
 def parse_place(reader: LogReader, text: str, option: str) -> Lsn | datetime | None:
