@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 600.0
 
-_INSERTS = f"""
+INSERTS = f"""
 DO $$ BEGIN FOR i IN 0..999 LOOP
     INSERT INTO t SELECT {ROW} FROM generate_series(i * 1000 + 1, i * 1000 + 1000) g; COMMIT;
 END LOOP; END $$
@@ -75,7 +75,7 @@ class _Load:
 
 
 _LOADS = (
-    _Load("1M inserts, 1,000 a transaction", 1_000_000, ("t",), (_INSERTS,), 0.6),
+    _Load("1M inserts, 1,000 a transaction", 1_000_000, ("t",), (INSERTS,), 0.6),
     _Load(
         "500K mixed, 5 tables, 10 or 10,000 a transaction",
         500_000,
