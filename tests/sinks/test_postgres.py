@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import oracle, values
-from tests.e2e.captured import Captured, captured
+from tests.e2e.captured import captured
 from tests.fixtures.postgres import Database, drop_database, make_database
-from tests.sinks.driving import Driver, deliver
-from tests.workload import Workload
+from tests.oracle import Row, Rows
+from tests.sinks.driving import deliver
+from tests.sinks.replicas import HISTORY, rows_of, sink_to
+from tests.workload import Table, Workload
 
+from tailrace.change import Change, Operation, Position
 from tailrace.embedded.postgres import Postgres
 from tailrace.log.plan import Limits
-from tailrace.sinks.postgres import PostgresSink, staging
-from tailrace.sinks.postgres.sink import PostgresOptions
+from tailrace.log.reader import LogReader
+from tailrace.sinks.postgres import staging
+from tailrace.store import Store
 
 
 @pytest.fixture
@@ -29,49 +33,132 @@ def replica(postgres: Postgres) -> Iterator[Database]:
     drop_database(database)
 
 
-def sink_to(replica: Database, name: str = "replica", **options: Any) -> PostgresSink:
-    return PostgresSink(name, PostgresOptions(url=replica.url, **options))
-
-
-def assert_same(source: Database, replica: Database, *tables: tuple[str, str]) -> None:
-    with source.connect() as ours, replica.connect() as theirs:
-        for schema, table in tables:
-            assert oracle.rows(theirs, schema, table) == oracle.rows(ours, schema, table), f"{schema}.{table}"
-
-
-@contextmanager
-def log_of(database: Database, directory: Path, **capture: Any) -> Iterator[Captured]:
-    with captured(database, directory, **capture) as found:
-        yield found
-
-
-@pytest.mark.parametrize("inline", [True, False], ids=["inline", "staged"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_workload(
-    database: Database, replica: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, inline: bool
-) -> None:
-    if not inline:
+@pytest.fixture(params=["inline", "staged"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rows in receipts, or nearly all of them in tables of their own."""
+    if request.param == "staged":
         monkeypatch.setattr(staging, "INLINE_BYTES", 2000)
-    rng = random.Random(seed)
-    replica.execute(values.DECLARATIONS if seed % 2 else "SELECT")
-    with captured(database, tmp_path) as log:
-        workload = Workload(lambda: database.connect(), seed, ddl=True, exclusive=0.03)
+    return str(request.param)
+
+
+def work_on(database: Database, directory: Path, seed: int, transactions: int, **how: Any) -> tuple[Store, list[Table]]:
+    with captured(database, directory) as log:
+        workload = Workload(lambda: database.connect(), seed, **how)
         tables = workload.create()
-        workload.run(250)
+        workload.run(transactions)
         workload.stop()
         log.catch_up()
-    steps = deliver(
-        sink_to(replica),
-        log.store,
-        parts=lambda: rng.randint(1, 4),
-        limits=lambda: Limits(rng.choice([1, 3, 10, 100]), 1 << 30),
-    )
-    assert steps > 1
+    return log.store, tables
+
+
+def at_random(rng: random.Random) -> dict[str, Any]:
+    return {
+        "parts": lambda: rng.randint(1, 4),
+        "limits": lambda: Limits(rng.choice([1, 3, 10, 100]), 1 << 30),
+    }
+
+
+@pytest.mark.usefixtures("how")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_workload(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
+    if seed % 2:
+        replica.execute(values.DECLARATIONS)
+    store, tables = work_on(database, tmp_path, seed, 250, ddl=True, exclusive=0.03)
+    assert deliver(sink_to(replica), store, **at_random(random.Random(seed))) > 1
+    compared = 0
     for table in tables:
+        found = rows_of(replica, table.schema, table.name)
+        if found is None:
+            found = (sorted(table.columns), Counter())  # no change of it ever came
+        assert found == rows_of(database, table.schema, table.name), table.name
+        compared += sum(found[1].values())
+    assert compared > 50
+
+
+@pytest.mark.usefixtures("how")
+@pytest.mark.parametrize("seed", range(2))
+def test_a_history_ends_with_what_is_there(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
+    """Through changes of shape: columns that were dropped stay, and are left out here."""
+    store, tables = work_on(database, tmp_path, seed + 10, 250, ddl=True, exclusive=0.03)
+    deliver(sink_to(replica, mode="history"), store, **at_random(random.Random(seed)))
+    for table in tables:
+        if rows_of(replica, table.schema, table.name) is not None:
+            with replica.connect() as theirs, database.connect() as ours:
+                names = sorted(table.columns)
+                current = _rows(theirs, table, names, "_valid_to IS NULL")
+                assert current == oracle.rows(ours, table.schema, table.name, names), table.name
+
+
+@pytest.mark.usefixtures("how")
+@pytest.mark.parametrize("seed", range(2))
+def test_a_history_has_every_version(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
+    store, tables = work_on(database, tmp_path, seed + 20, 200, exclusive=0.03)
+    deliver(sink_to(replica, mode="history"), store, **at_random(random.Random(seed)))
+    changes = list(LogReader(store).changes())
+    for table in tables:
+        own = [c for c in changes if (c.schema, c.table) == (table.schema, table.name)]
+        if not own:
+            continue
+        assert own[0].relation is not None
+        names = [c.name for c in own[0].relation.columns]
+        marks = ["_valid_from_position", "_valid_to_position", "_operation"]
         with replica.connect() as theirs:
-            found = theirs.execute("SELECT to_regclass(%s)", [table.qualified.as_string()]).fetchone()
-            if found == (None,):
-                with database.connect() as ours:
-                    assert not oracle.rows(ours, table.schema, table.name)
-                continue
-        assert_same(database, replica, (table.schema, table.name))
+            found = _rows(theirs, table, [*names, *marks])
+        assert sum(found.values()) == sum(c.operation in ("INSERT", "UPDATE") for c in own)
+        for position in random.Random(seed).choices([c.position for c in changes], k=5):
+            then = oracle.replay(c for c in own if c.position <= position).rows(table.schema, table.name)
+            assert _valid_at(found, position, len(names)) == then, (table.name, str(position))
+        _assert_chained(found, own, len(names))
+
+
+def _rows(connection: oracle.Connection, table: Table, names: list[str], where: str = "true") -> Rows:
+    """Some of a history's rows."""
+    view = 'CREATE TEMPORARY VIEW "some" AS SELECT * FROM ' + table.qualified.as_string() + f" WHERE {where}"
+    connection.execute(view.encode())
+    found = oracle.rows(connection, "pg_temp", "some", names)
+    connection.execute('DROP VIEW pg_temp."some"')
+    return found
+
+
+def _valid_at(versions: Rows, position: Position, width: int) -> Rows:
+    found: Rows = Counter()
+    for row, count in versions.items():
+        begun, ended, _ = (_position(mark) for mark in row[width:])
+        assert begun is not None
+        if begun <= position and (ended is None or ended > position):
+            found[row[:width]] += count
+    return found
+
+
+def _position(mark: bytes | None) -> Position | None:
+    return Position.parse(mark.decode()) if mark and b"/" in mark else None
+
+
+def _assert_chained(versions: Rows, changes: list[Change], width: int) -> None:
+    """Each change that found a row ended one version, each that left one began one."""
+    begun: Counter[Row] = Counter()
+    ended: Counter[bytes] = Counter()
+    for row, count in versions.items():
+        begun[(row[width], row[width + 2])] += count
+        if (to := row[width + 1]) is not None:
+            ended[to] += count
+    made = [c for c in changes if c.operation in (Operation.INSERT, Operation.UPDATE)]
+    assert begun == Counter((str(c.position).encode(), c.operation.encode()) for c in made)
+    gone = {str(c.position).encode() for c in changes if c.operation in (Operation.UPDATE, Operation.DELETE)}
+    emptied = {str(c.position).encode() for c in changes if c.operation is Operation.TRUNCATE}
+    assert gone == ended.keys() - emptied
+    assert all(count == 1 for position, count in ended.items() if position not in emptied)
+
+
+def test_the_columns_of_a_history(database: Database, replica: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with captured(database, tmp_path) as log:
+        log.execute("INSERT INTO t VALUES (1, 'a')", "UPDATE t SET v = 'b'", "UPDATE t SET id = 2", "DELETE FROM t")
+        changes = log.changes("t")
+    deliver(sink_to(replica, mode="history"), log.store)
+    own = ", ".join(HISTORY)
+    found = replica.rows(f"SELECT id, v, {own} FROM t ORDER BY _valid_from")
+    at = [(c.committed_at, str(c.position)) for c in changes]
+    assert [(*row[:2], row[-1]) for row in found] == [(1, "a", "INSERT"), (1, "b", "UPDATE"), (2, "b", "UPDATE")]
+    assert [(row[2], row[4]) for row in found] == at[:3]
+    assert [(row[3], row[5]) for row in found] == at[1:]

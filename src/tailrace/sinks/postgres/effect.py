@@ -59,9 +59,12 @@ class Effect(Generic[T]):
     """Rows."""
     fewer: T | None = None
     """Of a table without a key: rows, and how many copies of each go."""
-    versions: T | None = None
-    """For a history: see `versions`."""
+    versions: tuple[Some[T], ...] = ()
+    """Of a history: old keys where something was not sent, rows, and from when to when each was valid."""
     closed: T | None = None
+    """Of a history: keys, or rows of a table without one, and when the versions of them ended."""
+    moment: tuple[str, str] | None = None
+    """Time and position, of a TRUNCATE or a load."""
 
     def stored(self, store: Callable[[Table], Rows]) -> Effect[Rows]:
         """The same with its rows brought somewhere."""
@@ -84,13 +87,14 @@ class Effect(Generic[T]):
             each(self.kept),
             one(self.born),
             one(self.fewer),
-            one(self.versions),
+            each(self.versions),
             one(self.closed),
+            self.moment,
         )
 
     def rows(self) -> list[T]:
-        each = [some.rows for some in (*self.moved, *self.kept)]
-        found = (self.gone, self.born, self.fewer, self.versions, self.closed)
+        each = [some.rows for some in (*self.moved, *self.kept, *self.versions)]
+        found = (self.gone, self.born, self.fewer, self.closed)
         return each + [one for one in found if one is not None]
 
 
@@ -99,11 +103,7 @@ def span(changes: TableChanges) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def truncation(changes: TableChanges) -> Effect[Table]:
-    return Effect(changes.relation, changes.target, span(changes), is_truncate=True)
-
-
-def loading(changes: TableChanges) -> Effect[Table]:
+def loaded(changes: TableChanges) -> Effect[Table]:
     """Rows of a snapshot."""
     born = _table(changes.relation, changes.new.batch, Positions.of(changes.at))
     return Effect(
@@ -156,7 +156,8 @@ def _keyless(changes: TableChanges) -> Effect[Table]:
 
 
 def _moved(changes: TableChanges, folded: Folded, entries: I64, key: Sequence[int]) -> Iterator[Some[Table]]:
-    for unsent, some, new in _by_unsent(changes, folded, entries):
+    for unsent, which, new in by_unsent(images(changes, folded, entries)):
+        some = entries[which]
         keys = _keys(changes, folded.origin[some], key)
         sent = _without(len(changes.relation.columns), unsent)
         fields = (*keys.fields, *value_fields(changes.relation, sent))
@@ -165,28 +166,26 @@ def _moved(changes: TableChanges, folded: Folded, entries: I64, key: Sequence[in
 
 
 def _kept(changes: TableChanges, folded: Folded, entries: I64) -> Iterator[Some[Table]]:
-    for unsent, some, new in _by_unsent(changes, folded, entries):
+    for unsent, which, new in by_unsent(images(changes, folded, entries)):
+        some = entries[which]
         sent = _without(len(changes.relation.columns), unsent)
         fields = tuple(value_fields(changes.relation, sent))
         arrays = tuple([new.batch.column(i) for i in sent])
         yield Some(unsent, Table(fields, arrays, Positions.of(changes.at, folded.final[some])))
 
 
-def _by_unsent(changes: TableChanges, folded: Folded, entries: I64) -> Iterator[tuple[tuple[int, ...], I64, Images]]:
-    """Entries with the same columns unsent, together."""
-    new = images(changes, folded, entries)
+def by_unsent(new: Images) -> Iterator[tuple[tuple[int, ...], I64, Images]]:
+    """Rows with the same columns unsent, together: which columns, which rows, and these."""
     unsent = sorted(new.unchanged)
     if not unsent:
-        yield (), entries, new
+        yield (), np.arange(len(new)), new
         return
     masks = np.stack([new.unchanged[column] for column in unsent])
     combinations, which = np.unique(masks, axis=1, return_inverse=True)
     for number in range(combinations.shape[1]):
         some = np.flatnonzero(which.reshape(-1) == number)
-        columns = tuple(
-            [column for column, is_unsent in zip(unsent, combinations[:, number], strict=True) if is_unsent]
-        )
-        yield columns, entries[some], Images(new.batch.take(pa.array(some)), new.present[some], {}, None)
+        columns = tuple([c for c, is_unsent in zip(unsent, combinations[:, number], strict=True) if is_unsent])
+        yield columns, some, Images(new.batch.take(pa.array(some)), new.present[some], {}, None)
 
 
 def _keys(changes: TableChanges, origin: I64, key: Sequence[int]) -> Table:

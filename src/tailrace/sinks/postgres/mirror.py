@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from tailrace.change import Relation
+from tailrace.change import Column, Relation
 from tailrace.errors import SinkError
 from tailrace.log.fold import key_columns
 from tailrace.sinks.postgres.declared import Types
@@ -24,6 +25,9 @@ _BY_INDEX = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; 
 _AS_PLANNED = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on"
 
 
+_ALL = sql.SQL("true")
+
+
 class Work:
     """Statements over rows that were brought, in one transaction; each must touch as many as there are."""
 
@@ -34,6 +38,11 @@ class Work:
         self._sink = sink
         self._schema = schema
         self._by_index = False
+        self._numbers = count()
+
+    def another(self) -> sql.Identifier:
+        """A name for a temporary table of this transaction."""
+        return sql.Identifier("pg_temp", f"completed_{next(self._numbers)}")
 
     def source(self, rows: Rows, name: str) -> sql.Identifier:
         """The table that the rows are in."""
@@ -52,7 +61,7 @@ class Work:
             raise lost
         return where
 
-    def run(self, statement: sql.Composed, count: int, effect: Effect[Rows], what: str, *, by_index: bool) -> None:
+    def run(self, statement: sql.Composed, expected: int, effect: Effect[Rows], what: str, *, by_index: bool) -> None:
         if by_index != self._by_index:
             self.connection.execute(_BY_INDEX if by_index else _AS_PLANNED)
             self._by_index = by_index
@@ -63,8 +72,8 @@ class Work:
             raise diverged(self._sink, name, effect.span, "a row that comes is there already") from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
             raise diverged(self._sink, name, effect.span, "the table is not as it was left") from None
-        if cursor.rowcount != count:
-            what = f"{what} found {cursor.rowcount:,} rows of {count:,}"
+        if cursor.rowcount != expected:
+            what = f"{what} found {cursor.rowcount:,} rows of {expected:,}"
             raise diverged(self._sink, name, effect.span, what)
 
 
@@ -83,7 +92,7 @@ def apply(work: Work, where: sql.Identifier, effect: Effect[Rows]) -> None:
     for some in effect.moved:
         source = work.source(some.rows, name)
         if some.unsent:
-            source = _completed(work, where, effect, some, source)
+            source = completed(work, where, effect, some, source)
         _delete(work, where, effect, some.rows, source)
         coming.append((some.rows, source))
     for some in effect.kept:
@@ -91,16 +100,15 @@ def apply(work: Work, where: sql.Identifier, effect: Effect[Rows]) -> None:
     if effect.born is not None:
         coming.append((effect.born, work.source(effect.born, name)))
     for rows, source in coming:
+        names = sql.SQL("({})").format(columns(relation.columns)) if relation.columns else sql.SQL("")
         statement = sql.SQL("INSERT INTO {} {} SELECT {} FROM {}").format(
-            where, _columns(relation), _values(range(len(relation.columns))), source
+            where, names, _values(range(len(relation.columns))), source
         )
         work.run(statement, rows.count, effect, "an insert", by_index=False)
 
 
-def _columns(relation: Relation) -> sql.Composable:
-    if not relation.columns:
-        return sql.SQL("")
-    return sql.SQL("({})").format(sql.SQL(", ").join([sql.Identifier(c.name) for c in relation.columns]))
+def columns(of: Sequence[Column]) -> sql.Composed:
+    return sql.SQL(", ").join([sql.Identifier(column.name) for column in of])
 
 
 def _values(columns: Sequence[int]) -> sql.Composed:
@@ -139,10 +147,20 @@ def _update(work: Work, where: sql.Identifier, effect: Effect[Rows], some: Some[
     work.run(statement, some.rows.count, effect, "an update", by_index=not some.rows.is_staged)
 
 
-def _completed(
-    work: Work, where: sql.Identifier, effect: Effect[Rows], some: Some[Rows], source: sql.Identifier
+def completed(
+    work: Work,
+    where: sql.Identifier,
+    effect: Effect[Rows],
+    some: Some[Rows],
+    source: sql.Identifier,
+    *,
+    only: sql.SQL = _ALL,
+    also: Sequence[str] = (),
 ) -> sql.Identifier:
-    """Rows that get another key, with the values that were not sent, before the row that has them goes."""
+    """Rows with the values that were not sent, from the rows that have them, before those go.
+
+    Found by their old keys, among `only` some; `also` names what else was brought and is kept.
+    """
     relation = effect.relation
     values = [
         sql.SQL("{} AS {}").format(
@@ -151,22 +169,25 @@ def _completed(
         )
         for i, column in enumerate(relation.columns)
     ]
-    keys = [sql.Identifier("d", f"k{n}") for n in range(len(relation.key))]
-    own = sql.Identifier("pg_temp", f"completed_{'_'.join(map(str, some.unsent))}"[:63])
-    work.connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(own))
-    statement = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {}").format(
-        own, sql.SQL(", ").join([*keys, *values]), where, source, matches(relation, "k")
-    )
+    kept = [sql.Identifier("d", name) for name in (*(f"k{n}" for n in range(len(relation.key))), *also)]
+    own = work.another()
+    statement = sql.SQL(
+        "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {} AND {}"
+    ).format(own, sql.SQL(", ").join([*kept, *values]), where, source, matches(relation, "k"), only)
     work.run(statement, some.rows.count, effect, "an update", by_index=not some.rows.is_staged)
     return own
 
 
-def _remove_copies(work: Work, where: sql.Identifier, effect: Effect[Rows], rows: Rows) -> None:
-    """Of equal rows exactly as many as go. Types without equality are compared too: by the text of the whole row."""
-    relation = effect.relation
+def whole_row(relation: Relation) -> tuple[sql.Composed, sql.Composed]:
+    """The row in the table `t`, and a row that was brought, as texts: types without equality are compared too."""
     row = sql.SQL("ROW({})::text")
     there = row.format(sql.SQL(", ").join([sql.Identifier("t", c.name) for c in relation.columns]))
-    brought = row.format(_values(range(len(relation.columns))))
+    return there, row.format(_values(range(len(relation.columns))))
+
+
+def _remove_copies(work: Work, where: sql.Identifier, effect: Effect[Rows], rows: Rows) -> None:
+    """Of equal rows exactly as many as go."""
+    there, brought = whole_row(effect.relation)
     source = work.source(rows, ".".join(effect.target))
     total = work.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
     assert total is not None

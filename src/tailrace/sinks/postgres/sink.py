@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,17 +12,19 @@ from typing import Any, ClassVar, Final, Literal
 import psycopg
 
 from tailrace.errors import ConfigError
+from tailrace.log.decoding import TableChanges
 from tailrace.postgres.connection import SESSION, connect
 from tailrace.settings import Secret
 from tailrace.settings.secret import without_password
-from tailrace.sinks.base import Parallel, Part, Receipt, State, Step
-from tailrace.sinks.postgres import mirror
+from tailrace.sinks.base import Load, Parallel, Part, Receipt, State, Step
+from tailrace.sinks.postgres import effect as mirrored
+from tailrace.sinks.postgres import history, mirror, versions
 from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.effect import Effect, mirrored
+from tailrace.sinks.postgres.effect import Effect
 from tailrace.sinks.postgres.failure import classified
 from tailrace.sinks.postgres.gathering import effects
 from tailrace.sinks.postgres.ledger import Ledger
-from tailrace.sinks.postgres.rows import Rows
+from tailrace.sinks.postgres.rows import Rows, Table
 from tailrace.sinks.postgres.staging import Scratch, Stage, prefix, remove_leftovers
 from tailrace.sinks.postgres.tables import Tables
 
@@ -124,7 +126,7 @@ class PostgresSink:
         stage = Stage(prefix(self.name), self._options.schema)
         found: list[Effect[Rows]] = []
         with self._staging() as connection:
-            for effect in effects(part.chunks, mirrored, is_load=part.load is not None):
+            for effect in effects(part.chunks, self._effect(is_load=part.load is not None)):
                 name = ".".join(effect.target)
                 found.append(effect.stored(lambda table, name=name: stage.put(table, name, connection.get)))  # type: ignore[misc]
         return tuple(found)
@@ -137,14 +139,10 @@ class PostgresSink:
             session.ledger.begin(step.before)
             work = mirror.Work(session.connection, session.types, session.scratch, self.name, self._options.schema)
             for load in step.loads:
-                tables.begin_load(load)
-                own = [e for e in staged if e.is_load and e.relation.oid == load.relation.oid]
-                for effect in own:
-                    mirror.apply(work, tables.ready(effect.relation, effect.target, effect.nulls), effect)
-                tables.end_load(load, sum(e.born.count for e in own if e.born is not None))
+                self._load(work, tables, load, [e for e in staged if e.is_load and _is_of(e, load)])
             for effect in staged:
                 if not effect.is_load:
-                    mirror.apply(work, tables.ready(effect.relation, effect.target, effect.nulls), effect)
+                    self._apply(work, tables, effect)
             session.ledger.admit(step.before.tables, step.after.tables)
             session.ledger.move(step.after)
         session.tables = tables
@@ -163,6 +161,28 @@ class PostgresSink:
         if self._session is not None:
             self._session.connection.close()
             self._session = None
+
+    @property
+    def _is_history(self) -> bool:
+        return self._options.mode == "history"
+
+    def _effect(self, *, is_load: bool) -> Callable[[TableChanges], Effect[Table]]:
+        if self._is_history:
+            return versions.loaded if is_load else versions.versioned
+        return mirrored.loaded if is_load else mirrored.mirrored
+
+    def _apply(self, work: mirror.Work, tables: Tables, effect: Effect[Rows]) -> None:
+        where = tables.ready(effect.relation, effect.target, effect.nulls)
+        (history if self._is_history else mirror).apply(work, where, effect)
+
+    def _load(self, work: mirror.Work, tables: Tables, load: Load, staged: Sequence[Effect[Rows]]) -> None:
+        where = tables.begin_load(load)
+        if self._is_history:
+            history.return_to(work, where, load.lsn)
+            history.end(work, where, next((e.moment for e in staged if e.moment), ("now", f"{load.lsn}:0")))
+        for effect in staged:
+            self._apply(work, tables, effect)
+        tables.end_load(load, sum(rows.count for effect in staged for rows in effect.rows()))
 
     def _opened(self) -> _Session:
         assert self._session is not None, "open() comes first"
@@ -203,6 +223,10 @@ class _Lazy:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+
+def _is_of(effect: Effect[Rows], load: Load) -> bool:
+    return effect.relation.oid == load.relation.oid
 
 
 def _read(file: Path) -> Secret:
