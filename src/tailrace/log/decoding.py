@@ -131,6 +131,8 @@ class Admission:
     """By oid: nothing of that table that commits below it."""
     others: bool = True
     """Whether tables that `tables` does not name count too."""
+    messages: bool = True
+    """Whether messages count."""
     end: Lsn | None = None
     """Nothing that commits at or above it."""
 
@@ -163,7 +165,7 @@ def chunk(content: Content, start: int, stop: int, admission: Admission, *, as_t
     found += _truncates(content, rows, start, kept, admission, as_text)
     found.sort(key=lambda part: (int(part.at.commit_lsn[0]), int(part.at.ordinal[0])))
     messages = np.flatnonzero(kept & (rows.kind == _KIND_M))
-    if len(messages):
+    if len(messages) and admission.messages:
         found.append(_messages(rows, messages))
     return found
 

@@ -145,7 +145,7 @@ class Stepper:
         """Load the tables that have a snapshot and that the destination does not have; how many there were."""
         if self.common.start != "snapshot":
             return 0
-        missing = [s for s in self._usable() if s.relation.oid not in self.state.tables]
+        missing = self._due(self._usable())
         # Until the log has all below the cursor, it cannot tell what happened to a table between there and here.
         if missing and min(s.lsn for s in missing) < self._cursor() and plan.latest(self._reader).lsn < self._cursor():
             return 0
@@ -238,6 +238,21 @@ class Stepper:
         self.sink.rewind(after)
         self.state = after
 
+    def _due(self, usable: Sequence[Snapshot]) -> list[Snapshot]:
+        """Those the destination does not have. Tables that share a place there, being dropped and made again at the
+        source, come one after the other: the next when the sink has passed its snapshot, and never an earlier again."""
+        at: dict[object, list[Snapshot]] = {}
+        for snapshot in usable:
+            at.setdefault(self._target(snapshot), []).append(snapshot)
+        found = []
+        for snapshot in sorted(usable, key=lambda s: s.lsn):
+            others = at[self._target(snapshot)]
+            has_later = any(o.lsn > snapshot.lsn and o.relation.oid in self.state.tables for o in others)
+            is_early = snapshot.lsn > self._cursor() and any(o.lsn < snapshot.lsn for o in others)
+            if snapshot.relation.oid not in self.state.tables and not has_later and not is_early:
+                found.append(snapshot)
+        return found
+
     def _usable(self, before: Lsn | None = None) -> list[Snapshot]:
         """Each table's newest snapshot that the log reaches back to, of tables that go to this sink."""
         since = max(origin.begins_at(self._store), _trimmed_to(self._store))
@@ -247,6 +262,10 @@ class Stepper:
             if snapshot is not None and snapshot.lsn >= since and self._shaping.load(snapshot.relation) is not None:
                 found.append(snapshot)
         return found
+
+    def _target(self, snapshot: Snapshot) -> tuple[str, str] | None:
+        shaped = self._shaping.load(snapshot.relation)
+        return shaped[1] if shaped is not None else None
 
     def _load(self, snapshot: Snapshot) -> None:
         """A table's rows, and what happened to it since if the sink is further already, in one step."""
@@ -272,7 +291,7 @@ class Stepper:
             f"{snapshot.rows:,}",
             snapshot.lsn,
         )
-        admission = Admission(snapshot.lsn, {oid: snapshot.lsn}, others=False, end=cursor)
+        admission = Admission(snapshot.lsn, {oid: snapshot.lsn}, others=False, messages=False, end=cursor)
         self._run(step, list(self._loading(step, load, snapshot)), parts, admission)
 
     def _loading(self, step: Step, load: Load, snapshot: Snapshot) -> Iterator[Errand]:

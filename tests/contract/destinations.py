@@ -1,0 +1,340 @@
+"""The sinks under test: how each is configured, and how its destination is compared with what it must hold.
+
+Destinations that keep tables are compared with PostgreSQL's rows. Those that tell what happened are compared with the
+log as the plain reader has it, change by change, and with the rows that snapshots were made from; that these two make
+PostgreSQL's rows is proved once, by `test_the_scenario_itself`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests import oracle
+from tests.contract import recorder
+from tests.contract.scenario import Mark, Scenario
+from tests.fixtures.postgres import Database
+
+from tailrace import types
+from tailrace.change import Change, Lsn, Position, Relation, Unchanged
+from tailrace.log import rendering
+from tailrace.sinks.base import State
+from tailrace.store import Store
+
+
+class Destination(Protocol):
+    """One sink's, made for one test."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Of its `[[sink]]`, without the name."""
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        """What a sink must have that stands at a mark; `began` is the cursor it started with."""
+
+    def fingerprint(self) -> Any:
+        """All there is to see, for comparison with the same later."""
+
+
+def admitted(mark: Mark, state: State) -> dict[tuple[str, str], Any]:
+    """The tables at a mark that the sink has, as they are there: not those whose snapshot is newer."""
+    return {
+        name: table
+        for name, table in mark.tables.items()
+        if state.tables.get(table.oid, Lsn((1 << 64) - 1)) <= mark.lsn
+    }
+
+
+@dataclass
+class Replica:
+    """Tables in another database."""
+
+    database: Database
+    mode: str = "mirror"
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "postgres", "url": self.database.url, "mode": self.mode}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        with self.database.connect(client_encoding="UTF8") as connection:
+            for name, table in admitted(mark, state).items():
+                found = oracle.rows(connection, *name, table.columns)
+                assert found == table.rows, f"{name}: {_difference(found, table.rows)}"
+
+    def fingerprint(self) -> Any:
+        with self.database.connect(client_encoding="UTF8") as connection:
+            tables = connection.execute(
+                "SELECT schemaname, tablename FROM pg_tables"
+                " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace') ORDER BY 1, 2"
+            ).fetchall()
+            return {name: oracle.rows(connection, *name) for name in tables}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One change as a destination tells it, beside what the log says of it, both in the destination's own words."""
+
+    position: Position
+    is_last: bool
+    said: Any
+
+
+class Teller(Protocol):
+    """A destination that tells what happened."""
+
+    def records(self) -> Iterator[Record]:
+        """Of changes from the log."""
+
+    def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
+        """Rows of snapshots, by oid and LSN."""
+
+    def words(self, change: Change) -> Any:
+        """What a record of this change has to say."""
+
+    def row(self, relation: Relation, row: oracle.Row) -> Any:
+        """The same of a snapshot's row."""
+
+
+def assert_told(teller: Teller, scenario: Scenario, state: State, began: Lsn, *, again: bool = False) -> None:
+    """Everything once, as the log has it, and each table's snapshot. `again`: perhaps more than once."""
+    found: dict[Position, Record] = {}
+    for record in teller.records():
+        assert again or record.position not in found, f"{record.position} is told twice"
+        found[record.position] = record
+    expected = {change.position: change for change in expected_changes(scenario, state, began)}
+    assert_same(found, expected)
+    words = scenario.known.setdefault(type(teller), {})
+    for position, change in expected.items():
+        if position not in words:
+            words[position] = teller.words(change)
+        assert found[position].said == words[position], f"{position}: {change.operation} of {change.table}"
+    rows: dict[tuple[int, Lsn], Counter[Any]] = {key: Counter() for key in state.tables.items()}
+    for key, row in teller.loaded():
+        rows.setdefault(key, Counter())[row] += 1
+    relations = {(s.relation.oid, s.lsn): s.relation for s in scenario.snapshots}
+    for key, told in rows.items():
+        if key not in words:
+            words[key] = Counter(teller.row(relations[key], row) for row in scenario.copied[key].elements())
+        assert set(told) == set(words[key]) if again else told == words[key], relations[key].qualified_name
+
+
+def assert_last_once(records: Iterable[Record]) -> None:
+    """`is_last` marks the highest position of each transaction, and nothing else."""
+    highest: dict[Lsn, Position] = {}
+    marked = set()
+    for record in records:
+        lsn = record.position.commit_lsn
+        highest[lsn] = max(highest.get(lsn, record.position), record.position)
+        if record.is_last:
+            marked.add(record.position)
+    assert_same(marked, highest.values())
+
+
+@dataclass
+class Recorded:
+    """What `tests.contract.recorder` keeps."""
+
+    directory: Path
+    type: str
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": f"tests.contract.recorder:{self.type}", "directory": str(self.directory)}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        assert_told(self, scenario, state, began)
+
+    def fingerprint(self) -> Any:
+        return recorder.written(self.directory)
+
+    def records(self) -> Iterator[Record]:
+        for part in recorder.written(self.directory):
+            for one in part.told:
+                if one.load is None:
+                    where = None if one.relation is None else one.target
+                    said = one.operation, one.relation, where, one.old, one.new, one.message
+                    yield Record(one.position, one.is_last, said)
+
+    def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
+        for part in recorder.written(self.directory):
+            for one in part.told:
+                if one.load is not None:
+                    assert one.operation == "SNAPSHOT"
+                    yield (one.load.relation.oid, one.load.lsn), one.new
+
+    def words(self, change: Change) -> Any:
+        relation = change.relation
+        where = None if relation is None else (relation.schema, relation.name)
+        message = None if change.prefix is None else (change.prefix, change.content, change.transactional)
+        return str(change.operation), relation, where, change.old, change.new, message
+
+    def row(self, relation: Relation, row: oracle.Row) -> Any:
+        return row
+
+
+@dataclass
+class JsonLines:
+    directory: Path
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "files", "url": self.directory.as_uri(), "format": "jsonl"}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        assert_told(self, scenario, state, began)
+
+    def fingerprint(self) -> Any:
+        return _files(self.directory)
+
+    def records(self) -> Iterator[Record]:
+        for raw in self._lines():
+            if raw["operation"] != "SNAPSHOT":
+                is_last = raw.pop("is_last")
+                yield Record(Position.parse(raw["position"]), is_last, raw)
+
+    def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
+        for raw in self._lines():
+            if raw["operation"] == "SNAPSHOT":
+                after = json.dumps(raw["after"])
+                yield (int(raw["relation_id"].split()[1]), Lsn.parse(raw["commit_lsn"])), after
+
+    def words(self, change: Change) -> Any:
+        return _parsed(rendering.to_json(change))
+
+    def row(self, relation: Relation, row: oracle.Row) -> Any:
+        pairs = zip(relation.columns, row, strict=True)
+        return json.dumps({c.name: _parsed(types.mapping(c).json_text(v)) for c, v in pairs})
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        for data in _files(self.directory).values():
+            for line in data.decode().split("\n")[:-1]:
+                yield _parsed(line)
+
+
+@dataclass
+class Parquet:
+    directory: Path
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "files", "url": self.directory.as_uri(), "format": "parquet"}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        assert_told(self, scenario, state, began)
+
+    def fingerprint(self) -> Any:
+        return _files(self.directory)
+
+    def records(self) -> Iterator[Record]:
+        for relation, batch in self._batches():
+            if relation is None:
+                yield from _messages(batch)
+                continue
+            for row in _typed_changes(relation, batch):
+                if row.operation != "SNAPSHOT":
+                    said = row.operation, relation, row.old, row.new, row.unchanged
+                    yield Record(row.position, row.is_last, said)
+
+    def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
+        for relation, batch in self._batches():
+            if relation is not None:
+                for row in _typed_changes(relation, batch):
+                    if row.operation == "SNAPSHOT":
+                        yield (relation.oid, row.position.commit_lsn), row.new
+
+    def words(self, change: Change) -> Any:
+        if change.relation is None:
+            return change.prefix, change.content, change.transactional
+        new = None if change.new is None else [None if isinstance(v, Unchanged) else v for v in change.new]
+        old, new = (image and oracle.typed(change.relation, tuple(image)) for image in (change.old, new))
+        return str(change.operation), change.relation, old, new, change.unchanged
+
+    def row(self, relation: Relation, row: oracle.Row) -> Any:
+        return oracle.typed(relation, row)
+
+    def _batches(self) -> Iterator[tuple[Relation | None, pa.RecordBatch]]:
+        for data in _files(self.directory).values():
+            table = pq.ParquetFile(pa.BufferReader(data)).read()
+            text = (table.schema.metadata or {}).get(b"tailrace.relation")
+            for batch in table.combine_chunks().to_batches():
+                yield (None if text is None else Relation.from_json(text.decode())), batch
+
+
+@dataclass(frozen=True)
+class _TypedChange:
+    position: Position
+    is_last: bool
+    operation: str
+    old: Any
+    new: Any
+    unchanged: tuple[str, ...]
+
+
+def _typed_changes(relation: Relation, batch: pa.RecordBatch) -> Iterator[_TypedChange]:
+    count = len(relation.columns)
+    # The table's own columns come first, and after them the rest in an order that is fixed.
+    operation, position, _, _, _, _, _, is_last, before, unchanged, special = batch.columns[count:]
+    new = list(oracle.typed_rows([_batch(relation, [*batch.columns[:count], special])]))
+    old = list(oracle.typed_rows([_batch(relation, before.flatten())]))
+    has_old = before.is_valid().to_pylist()
+    for row, what in enumerate(operation.to_pylist()):
+        yield _TypedChange(
+            Position.parse(position[row].as_py()),
+            is_last[row].as_py(),
+            what,
+            old[row] if has_old[row] else None,
+            new[row] if what not in ("DELETE", "TRUNCATE") else None,
+            tuple(unchanged[row].as_py()),
+        )
+
+
+def _batch(relation: Relation, columns: list[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(columns, names=[*(c.name for c in relation.columns), "special"])
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[Record]:
+    for raw in batch.select(["_position", "_is_last", "prefix", "content", "transactional"]).to_pylist():
+        said = raw["prefix"], raw["content"], raw["transactional"]
+        yield Record(Position.parse(raw["_position"]), raw["_is_last"], said)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    if not directory.exists():
+        return {}
+    store = Store.open(directory.as_uri())
+    return {info.key: store.get(info.key) or b"" for info in store.list("")}
+
+
+def _digits(text: str) -> str:
+    return f"number {text}"
+
+
+def _parsed(text: str) -> Any:
+    """Numbers as the digits that stand there."""
+    return json.loads(text, parse_float=_digits, parse_int=_digits)
+
+
+def expected_changes(scenario: Scenario, state: State, began: Lsn) -> Iterator[Change]:
+    """What a sink must have been told, each once."""
+    assert state.cursor is not None
+    for change in scenario.changes.values():
+        floor = began if change.relation is None else state.tables.get(change.relation.oid)
+        if floor is not None and floor <= change.position.commit_lsn < state.cursor:
+            yield change
+
+
+def assert_same(found: Iterable[Any], expected: Iterable[Any]) -> None:
+    """With a message that can be read."""
+    one, other = set(found), set(expected)
+    lost, added = sorted(other - one), sorted(one - other)
+    assert not lost, f"{len(lost)} not told, from {lost[0]} to {lost[-1]}"
+    assert not added, f"{len(added)} told and not expected, from {added[0]} to {added[-1]}"
+
+
+def _difference(found: oracle.Rows, expected: oracle.Rows) -> str:
+    def cut(rows: oracle.Rows) -> list[Any]:
+        return [[v and v[:40] for v in row[:12]] for row in list(rows)[:3]]
+
+    return f"too many {cut(found - expected)}, missing {cut(expected - found)}"
