@@ -52,6 +52,8 @@ class Rate:
 
     def of(self, count: int) -> float:
         now = time.monotonic()
+        if self._seen and count < self._seen[-1][1]:
+            self._seen.clear()  # whoever counts began anew
         self._seen.append((now, count))
         while len(self._seen) > 2 and self._seen[1][0] < now - self._seconds:
             self._seen.pop(0)

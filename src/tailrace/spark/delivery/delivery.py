@@ -105,7 +105,8 @@ class Delivery:
         """Also a sink that failed: what was in its way has been removed, says whoever calls."""
         status.resume(self._store, self.name)
         self._paused.clear()
-        self._again.set()
+        if self.has_failed:
+            self._again.set()
 
     def rewind(self, where: str) -> None:
         """See `Stepper.rewind`; the delivery goes on from there."""
