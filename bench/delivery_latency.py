@@ -16,22 +16,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
+from bench import timed_sink
 from bench.report import Report
+from bench.timed_sink import STEPS
 from tailrace import settings, sinks
-from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
-from tailrace.sinks.base import Part, Receipt, Step
-from tailrace.sinks.postgres import PostgresSink
 from tailrace.spark.delivery import Engine
 from tailrace.store import FileStore, Store
 
@@ -40,48 +37,6 @@ _COMMITS = 1000
 # Java compiles what it meets often: a process that has run for a minute is the one that people have.
 _WARMING = 500
 _WANT_MS = {50: 200, 95: 400}
-
-
-@dataclass
-class _Times:
-    """Of one step."""
-
-    start: Lsn
-    end: Lsn
-    begun: float
-    segments: dict[int, float]
-    """When each of its segments was written."""
-    staged: float = 0.0
-    committed: float = 0.0
-
-
-STEPS: Final[list[_Times]] = []
-
-
-class TimedSink(PostgresSink):
-    """The replica, with a note of when each half of a step is done. Small steps only: those stay in this process."""
-
-    def __init__(self, name: str, options: Any, context: sinks.Context) -> None:
-        super().__init__(name, options, context)
-        self._log = Path(context.store.url) / "log"
-
-    def begin(self, step: Step) -> None:
-        now = time.time()
-        ids = range(step.start.segment + 1, step.end.segment + 1)
-        written = {id: (self._log / f"{id:020d}.parquet").stat().st_mtime for id in ids}
-        STEPS.append(_Times(step.start.lsn, step.end.lsn, now, written))
-        super().begin(step)
-
-    def stage(self, part: Part) -> Receipt:
-        receipt = super().stage(part)
-        if STEPS and not part.step.loads:
-            STEPS[-1].staged = time.time()
-        return receipt
-
-    def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
-        super().commit(step, receipts)
-        if STEPS and not step.loads:
-            STEPS[-1].committed = time.time()
 
 
 @dataclass
@@ -126,7 +81,7 @@ def _measure(connection: psycopg.Connection[Any], destination: Postgres, store_u
     assert wait_until(lambda: any(i.key.endswith("meta.json") for i in store.list("snapshots")), 60), "no snapshot"
     configured = settings.Settings(
         store=settings.Store(url=store_url),
-        sinks=({"type": "bench.delivery_latency:TimedSink", "name": "replica", "url": destination.url},),
+        sinks=({"type": timed_sink.TYPE, "name": "replica", "url": destination.url},),
     )
     STEPS.clear()
     engine = Engine(configured, sinks.configured(configured, {}))

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench import timed_sink
 from bench.ready_log import BEFORE, FINISHED, ReadyLog, make
 from bench.report import Report
 from bench.throughput import ROW, TABLE
@@ -74,6 +75,16 @@ class _Load:
     want: float
 
 
+@dataclass(frozen=True)
+class _Drain:
+    seconds: float
+    starting: float = 0.0
+    """Until the first step was begun: the sink opened, tables made, the query started."""
+    staging: float = 0.0
+    committing: float = 0.0
+    steps: int = 0
+
+
 _LOADS = (
     _Load("1M inserts, 1,000 a transaction", 1_000_000, ("t",), (INSERTS,), 0.6),
     _Load(
@@ -123,51 +134,60 @@ def _measure(
     number = _LOADS.index(load)
     tables = [TABLE.format(name=table) for table in load.tables]
     log = make(source, f"load{number}", directory, tables, load.statements)
-    ours: list[float] = []
-    theirs: list[float] = []
+    ours: list[_Drain] = []
+    theirs: list[_Drain] = []
     for round_ in range(rounds):
         turns = [(_deliver, ours), (_subscribe, theirs)]
-        for way, seconds in turns if round_ % 2 == 0 else reversed(turns):
+        for way, drains in turns if round_ % 2 == 0 else reversed(turns):
             database = f"load{number}_{way.__name__.strip('_')}_{round_}"
             destination.create_database(database)
-            seconds.append(way(log, spark, destination, database))
+            drains.append(way(log, spark, destination, database))
             _compare(log, destination, database)
             with destination.connect() as connection:
                 connection.execute(f"DROP DATABASE {database} WITH (FORCE)".encode())
-    ratio = statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
+    ratio = statistics.median(t.seconds / o.seconds for t, o in zip(theirs, ours, strict=True))
+    best = min(ours, key=lambda drain: drain.seconds)
     report.section(load.name)
-    report.line("CREATE SUBSCRIPTION", _rates(load.changes, theirs), "changes/s, slowest to fastest of the rounds")
+    report.line("CREATE SUBSCRIPTION", _rates(load.changes, theirs), "changes/s, slowest and fastest round")
     report.line("deliver", _rates(load.changes, ours), "Spark had been started; rows compared")
     report.line("ratio", f"{ratio:.2f}", f"want ≥ {load.want}", ok=ratio >= load.want)
-    report.line("Spark's start", f"{started:.1f} s", f"the first drain took {ours[0]:.1f} s beside it")
+    report.line("until the first step", f"{best.starting:.1f} s", "of the fastest: sink opened, query started")
+    report.line("read, decode, stage", f"{best.staging:.1f} s", f"in {best.steps} steps, on executors if large")
+    report.line("apply and commit", f"{best.committing:.1f} s")
+    report.line("Spark's start", f"{started:.1f} s", f"not in the above; the first drain took {ours[0].seconds:.1f} s")
     report.line("captured before", f"{log.capture_seconds:.1f} s", "by capture, its process's start included")
     with source.connect(log.database) as connection:
         connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
 
-def _rates(changes: int, seconds: list[float]) -> str:
-    return f"{changes / max(seconds):,.0f} – {changes / min(seconds):,.0f}"
+def _rates(changes: int, drains: list[_Drain]) -> str:
+    rates = sorted(changes / drain.seconds for drain in drains)
+    return f"{rates[0]:,.0f} – {rates[-1]:,.0f}"
 
 
-def _deliver(log: ReadyLog, spark: SparkSession, destination: Postgres, database: str) -> float:
+def _deliver(log: ReadyLog, spark: SparkSession, destination: Postgres, database: str) -> _Drain:
     """As `tailrace deliver --once` does it, on a session that is there already."""
     configured = settings.Settings(
         store=settings.Store(url=log.store_url),
-        sinks=({"type": "postgres", "name": database, "url": destination.url_of(database)},),
+        sinks=({"type": timed_sink.TYPE, "name": database, "url": destination.url_of(database)},),
     )
+    timed_sink.STEPS.clear()
     engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
-    began = time.monotonic()
+    began = time.time()
     engine.start()
     try:
         delivered = engine.wait(engine.end(), _LIMIT_S)
-        seconds = time.monotonic() - began
+        seconds = time.time() - began
         assert delivered, engine.sinks[database].error or "not delivered in time"
     finally:
         engine.stop()
-    return seconds
+    steps = timed_sink.STEPS
+    staging = sum(step.staged - step.begun for step in steps)
+    committing = sum(step.committed - step.staged for step in steps)
+    return _Drain(seconds, steps[0].begun - began, staging, committing, len(steps))
 
 
-def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: str) -> float:
+def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: str) -> _Drain:
     slot = f"subscribed_{database}"
     with log.connect() as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [BEFORE, slot])
@@ -188,7 +208,7 @@ def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: 
             time.sleep(0.02)
         seconds = time.monotonic() - began
         connection.execute(f"DROP SUBSCRIPTION {slot}".encode())
-    return seconds
+    return _Drain(seconds)
 
 
 def _compare(log: ReadyLog, destination: Postgres, database: str) -> None:
