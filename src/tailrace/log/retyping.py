@@ -18,7 +18,7 @@ from tailrace.pgoutput.columns import Images, record_batch
 def project_texts(images: Images, chain: Sequence[Relation]) -> Images:
     """Rows of the chain's first relation as rows of its last; values of columns whose type changed are cast."""
     old, new = chain[0], chain[-1]
-    if old == new:
+    if len(chain) == 1 or (len(chain) == 2 and old == new):
         return images
     found = project(images, old, new, as_text=True, via=chain[1:-1])
     arrays = list(found.batch.columns)

@@ -208,6 +208,8 @@ def rows(
 
 def _entries(index: Index, batch: pa.RecordBatch) -> I64:
     """The entry that each of a snapshot's rows has in the index; -1 for one that no change touched."""
+    if not len(index.entries):
+        return np.full(len(batch), -1, np.int64)
     own = replace(index.snapshot, columns=tuple([index.snapshot.columns[c] for c in index.key]))
     slim = pa.RecordBatch.from_arrays(
         [*(batch.column(c) for c in index.key), batch.column(batch.num_columns - 1)],
@@ -216,7 +218,7 @@ def _entries(index: Index, batch: pa.RecordBatch) -> I64:
     keys = fold.key_texts(snapshot_images(slim, own, as_text=True).batch.columns)
     place = pc.index_in(keys.cast(pa.large_string()), value_set=index.origins).fill_null(-1)
     found = place.to_numpy(zero_copy_only=False).astype(np.int64)
-    return np.where(found >= 0, index.entries[found], -1) if len(index.entries) else found
+    return np.where(found >= 0, index.entries[found], -1)
 
 
 def _put_aside(index: Index, shelf: Shelf, batch: pa.RecordBatch, entry: I64) -> None:
