@@ -52,7 +52,7 @@ class Effect(Generic[T]):
     gone: T | None = None
     """Keys."""
     moved: tuple[Some[T], ...] = ()
-    """Old keys, and rows."""
+    """Rows that lack what the row that was there has, by its old key: old keys, and rows."""
     kept: tuple[Some[T], ...] = ()
     """Rows."""
     born: T | None = None
@@ -118,7 +118,12 @@ def mirrored(changes: TableChanges) -> Effect[Table]:
 def _keyed(changes: TableChanges) -> Effect[Table]:
     relation, folded = changes.relation, fold(changes)
     key = key_columns(relation)
-    born, gone, moved = folded.is_born, folded.is_gone, folded.is_moved
+    lacking = np.zeros(len(folded), np.bool_)
+    for entries, source in folded.fills.values():
+        lacking[entries[source < 0]] = True
+    # A row that got another key is one that goes and one that comes, unless the one has what the other lacks.
+    moved, replaced = folded.is_moved & lacking, folded.is_moved & ~lacking
+    born, gone = folded.is_born | replaced, folded.is_gone | replaced
     kept = ~(born | gone | moved)
     tables: dict[str, Any] = {}
     if gone.any():

@@ -91,10 +91,8 @@ def apply(work: Work, where: sql.Identifier, effect: Effect[Rows]) -> None:
     coming = []
     for some in effect.moved:
         source = work.source(some.rows, name)
-        if some.unsent:
-            source = completed(work, where, effect, some, source)
+        coming.append((some.rows, completed(work, where, effect, some, source)))
         _delete(work, where, effect, some.rows, source)
-        coming.append((some.rows, source))
     for some in effect.kept:
         _update(work, where, effect, some)
     if effect.born is not None:
@@ -169,7 +167,7 @@ def completed(
         )
         for i, column in enumerate(relation.columns)
     ]
-    kept = [sql.Identifier("d", name) for name in (*(f"k{n}" for n in range(len(relation.key))), *also)]
+    kept = [sql.Identifier("d", name) for name in also]
     own = work.another()
     statement = sql.SQL(
         "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {} AND {}"
