@@ -147,7 +147,7 @@ def chunks(
 ) -> Iterator[tuple[Slice, Chunk]]:
     """Each slice's changes, as they stand in the log. `is_last` holds within the slice: see `with_last`."""
     for s in slices:
-        content = reader.get(s.segment).content()
+        content = reader.awaited_content(s.segment)
         if content is None:
             raise CorruptError(f"segment {s.segment} of {reader.store.url} went away while it was read")
         yield s, chunk(content, s.start, s.stop, admission, as_text=as_text)

@@ -269,6 +269,10 @@ class LogReader:
         """What a segment says of itself; None while it is not there. One that went missing is an error."""
         return self._awaited(id, self._header, lambda: False)
 
+    def awaited_content(self, id: int) -> Content | None:
+        """A segment that was there, wherever it was merged to meanwhile."""
+        return self._awaited(id, self._content, lambda: False)
+
     def relations(self, id: int) -> Iterator[tuple[RelationUse, Relation]]:
         """The definitions that a segment's rows use, in order, from its footer alone; none while it is not there."""
         header = self.awaited_header(id)

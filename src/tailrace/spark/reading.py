@@ -54,13 +54,13 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except TailraceError as error:
-            raise _with_hint(error) from None
+            raise with_hint(error) from None
 
     return wrapped
 
 
-def _with_hint(error: TailraceError) -> TailraceError:
-    return type(error)(f"{error.message}. {error.hint}" if error.hint else error.message, error.hint)
+def with_hint(error: TailraceError) -> TailraceError:
+    return type(error)(f"{error.message} ({error.hint})" if error.hint else error.message, error.hint)
 
 
 def parts(batch: Batch, admission: Admission, shape: Shape | None, count: int | None = None) -> list[InputPartition]:
@@ -76,7 +76,7 @@ def read(options: Options, part: Any) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches(options.log(), part)
     except TailraceError as error:
-        raise _with_hint(error) from None
+        raise with_hint(error) from None
 
 
 def batches(reader: LogReader, part: Part) -> Iterator[pa.RecordBatch]:
@@ -116,7 +116,7 @@ class _Contents:
 
     def get(self, id: int) -> Content:
         if self._last is None or self._last.header.id != id:
-            self._last = self._alone(id) or self._reader.get(id).content()
+            self._last = self._alone(id) or self._reader.awaited_content(id)
         if self._last is None:
             raise CorruptError(
                 f"segment {id} of {self._reader.store.url} went away while it was read",
