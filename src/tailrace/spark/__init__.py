@@ -10,10 +10,11 @@ from tailrace.spark.session import session
 
 if TYPE_CHECKING:
     from tailrace.spark.datasource import register
+    from tailrace.spark.table_state import state
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "state"]
 
-_HOMES = {"register": "tailrace.spark.datasource"}
+_HOMES = {"register": "tailrace.spark.datasource", "state": "tailrace.spark.table_state"}
 
 
 def __getattr__(name: str) -> Any:

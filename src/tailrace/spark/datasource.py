@@ -14,11 +14,12 @@ from tailrace.log import lineage, plan
 from tailrace.log.plan import Offset
 from tailrace.log.reader import LogReader
 from tailrace.settings.reading import did_you_mean
-from tailrace.spark import reading, schema
+from tailrace.spark import reading, schema, table_state
 from tailrace.spark.batch import BatchReader
 from tailrace.spark.options import Options, Table
 from tailrace.spark.schema import Pinned
 from tailrace.spark.stream import StreamReader
+from tailrace.spark.table_state import StateReader
 
 
 def register(spark: SparkSession) -> None:
@@ -39,6 +40,9 @@ class TailraceSource(DataSource):
     def schema(self) -> spark.StructType:
         options = self._options()
         log = options.log()
+        if options.snapshot:
+            found = table_state.found(log, options)
+            return schema.in_spark(schema.state(found.relation), Pinned(Offset(0, found.lsn), found.relation))
         end = _end(log, options)
         if options.table is None:
             return schema.in_spark(schema.CHANGES, Pinned(end, None))
@@ -47,11 +51,19 @@ class TailraceSource(DataSource):
 
     @reading.told
     def reader(self, schema: spark.StructType) -> DataSourceReader:
-        return BatchReader(self._options(), Pinned.of(schema))
+        options = self._options()
+        reader = StateReader if options.snapshot else BatchReader
+        return reader(options, Pinned.of(schema))
 
     @reading.told
     def streamReader(self, schema: spark.StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        return StreamReader(self._options(), Pinned.of(schema))
+        options = self._options()
+        if options.snapshot:
+            raise ConfigError(
+                "a table's state is no stream",
+                "read it with spark.read, and changes from then on with spark.readStream",
+            )
+        return StreamReader(options, Pinned.of(schema))
 
     def _options(self) -> Options:
         return Options.parse(self.options)

@@ -91,28 +91,7 @@ class Shape:
         return chain[at + 1 : to], at > to
 
     def _fitted(self, images: Images, changes: TableChanges, sent: Images) -> tuple[list[pa.Array], pa.Array]:
-        """The columns as Spark can hold them, and the texts of what it cannot."""
-        count = len(images)
-        special: Special = {}
-        known: Special | None = None
-        arrays = []
-        for array, column in zip(images.batch.columns, self.target.columns, strict=True):
-            form = types.mapping(column).form
-            if form is Form.TIME:
-                known = evolution.specials(images) if known is None else known
-                array = _filled(to_text(array, column), known.pop(column.name, {}))
-            elif form in _RANGES and (outside := _outside(array, form)) is not None:
-                texts = to_text(array, column).filter(outside).to_pylist()
-                special[column.name] = dict(zip(np.flatnonzero(outside).tolist(), texts, strict=True))
-                array = pc.if_else(outside, pa.scalar(None, array.type), array)
-            arrays.append(array)
-        special |= self._unseen(changes, sent)
-        if known is None and not special:
-            return arrays, images.special if images.special is not None else pa.nulls(count, types.SPECIALS)
-        for name, of_rows in (evolution.specials(images) if known is None else known).items():
-            special[name] = special.get(name, {}) | of_rows
-        found = evolution.special_map(special, count)
-        return arrays, pa.nulls(count, types.SPECIALS) if found is None else found
+        return fitted(images, self.target, self._unseen(changes, sent))
 
     def _unseen(self, changes: TableChanges, images: Images) -> Special:
         """Columns that came after the target: a query keeps its columns while it runs, and loses nothing."""
@@ -128,6 +107,31 @@ class Shape:
             if of_rows:
                 found[column.name] = of_rows
         return found
+
+
+def fitted(images: Images, relation: Relation, more: Special | None = None) -> tuple[list[pa.Array], pa.Array]:
+    """The columns as Spark can hold them, and the texts of what it cannot, with some more."""
+    count = len(images)
+    special: Special = {}
+    known: Special | None = None
+    arrays = []
+    for array, column in zip(images.batch.columns, relation.columns, strict=True):
+        form = types.mapping(column).form
+        if form is Form.TIME:
+            known = evolution.specials(images) if known is None else known
+            array = _filled(to_text(array, column), known.pop(column.name, {}))
+        elif form in _RANGES and (outside := _outside(array, form)) is not None:
+            texts = to_text(array, column).filter(outside).to_pylist()
+            special[column.name] = dict(zip(np.flatnonzero(outside).tolist(), texts, strict=True))
+            array = pc.if_else(outside, pa.scalar(None, array.type), array)
+        arrays.append(array)
+    special |= more or {}
+    if known is None and not special:
+        return arrays, images.special if images.special is not None else pa.nulls(count, types.SPECIALS)
+    for name, of_rows in (evolution.specials(images) if known is None else known).items():
+        special[name] = special.get(name, {}) | of_rows
+    found = evolution.special_map(special, count)
+    return arrays, pa.nulls(count, types.SPECIALS) if found is None else found
 
 
 def _outside(array: pa.Array, form: Form) -> pa.BooleanArray | None:

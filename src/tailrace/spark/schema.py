@@ -94,6 +94,12 @@ def rows(relation: Relation) -> pa.Schema:
     return pa.schema([*own, *(pa.field(_free(name, taken), type_) for name, type_ in about.items())])
 
 
+def state(relation: Relation) -> pa.Schema:
+    """A table's own columns, then what they cannot hold."""
+    own = [pa.field(column.name, own_type(column)) for column in relation.columns]
+    return pa.schema([*own, pa.field(_free("_special", {f.name.lower() for f in own}), types.SPECIALS)])
+
+
 def _free(name: str, taken: set[str]) -> str:
     while name in taken:
         name = f"_{name}"
