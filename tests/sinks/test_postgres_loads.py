@@ -1,0 +1,175 @@
+"""The PostgreSQL replica begins with snapshots: of tables that were there, come later, are made or loaded again."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.capturing import CaptureThread, current_lsn
+from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.replicas import assert_same, rows_of, sink_to
+
+from tailrace import settings
+from tailrace.embedded.postgres import Postgres
+from tailrace.errors import SinkDiverged
+from tailrace.log import plan
+from tailrace.log.reader import LogReader
+from tailrace.sinks import Common, Configured
+from tailrace.sinks.base import Parallel
+from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.postgres import staging
+from tailrace.sinks.stepper import Stepper
+from tailrace.source import catalog
+from tailrace.source.snapshot import SnapshotJob
+from tailrace.store import Store
+
+
+class Scene:
+    """A source with its log, and a sink that is driven as the engine drives it."""
+
+    def __init__(self, source: Database, replica: Database, directory: Path) -> None:
+        self.source = source
+        self.replica = replica
+        self.given = settings.Settings(
+            source=settings.Source(url=source.url, tables=("*.*",)),
+            store=settings.Store(directory.as_uri()),
+            capture=settings.Capture(seal_after_ms=5),
+            snapshot=settings.Snapshot(chunk_rows=40),
+        )
+        self.store = Store.open(self.given.store.url)
+
+    def capture(self, *statements: str, snapshot: Sequence[str] | None = ()) -> None:
+        """What the statements do, then snapshots of these tables (None: all), all of it in the log."""
+        with CaptureThread(self.given, self.store) as capture, self.source.connect() as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+            if snapshot is None or snapshot:
+                tables = [t for t in catalog.published(connection, "tailrace") if t.name in (snapshot or ())]
+                job = SnapshotJob(self.given, None if snapshot is None else tables)
+                job.start()
+                assert job.wait(60)
+                assert job.error is None
+            capture.wait_for(current_lsn(connection))
+
+    def stepper(self, mode: str = "mirror") -> Stepper:
+        common = Common(type="postgres", name="replica")
+        return Stepper(Configured(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, hands=2)
+
+    def deliver(self, mode: str = "mirror", rewind: str | None = None) -> None:
+        stepper = self.stepper(mode)
+        if rewind is not None:
+            stepper.rewind(rewind)
+        try:
+            stepper.open()
+            stepper.load_missing()
+            reader = LogReader(self.store)
+            while (batch := plan.following(reader, stepper.offset())).slices:
+                stepper.deliver(batch.end)
+        finally:
+            stepper.close()
+
+
+def _pickled(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+    return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
+
+
+@pytest.fixture(params=["inline", "staged"])
+def scene(
+    request: pytest.FixtureRequest,
+    database: Database,
+    postgres: Postgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Scene]:
+    if request.param == "staged":
+        monkeypatch.setattr(staging, "INLINE_BYTES", 0)
+    database.execute("""
+        CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, body text);
+        INSERT INTO t SELECT g, g, repeat(md5(g::text), 100) FROM generate_series(1, 100) g;
+        CREATE TABLE bag (v text, j json);
+        ALTER TABLE bag REPLICA IDENTITY FULL;
+        INSERT INTO bag SELECT 'x', '{"a": 1}' FROM generate_series(1, 50);
+        CREATE TABLE empty (id int PRIMARY KEY);
+        CREATE PUBLICATION tailrace FOR ALL TABLES;
+    """)
+    replica = make_database(postgres)
+    yield Scene(database, replica, tmp_path / "store")
+    drop_database(replica)
+
+
+def test_snapshots_then_changes(scene: Scene) -> None:
+    scene.capture("UPDATE t SET n = -n WHERE id < 50", snapshot=None)
+    scene.capture("UPDATE t SET n = 0 WHERE id < 10", "DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag LIMIT 1)")
+    scene.deliver()
+    assert_same(scene.source, scene.replica, "t", "bag", "empty")
+    # One that comes later, when the sink is further already.
+    scene.capture("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)", "UPDATE t SET n = 1")
+    scene.deliver()
+    assert rows_of(scene.replica, "public", "late") is None
+    scene.capture("INSERT INTO late VALUES (2)", snapshot=["late"])
+    scene.capture("INSERT INTO late VALUES (3)", "UPDATE late SET id = 10 WHERE id = 1")
+    scene.deliver()
+    assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
+
+
+def test_loading_anew_mends_what_somebody_broke(scene: Scene) -> None:
+    scene.capture(snapshot=None)
+    scene.deliver()
+    scene.replica.execute("DELETE FROM t WHERE id = 7; INSERT INTO bag VALUES ('mine'); CREATE INDEX mine ON t (n)")
+    scene.replica.execute("CREATE VIEW of_t AS SELECT n FROM t; DROP TABLE empty")
+    scene.capture("UPDATE t SET n = 0", "INSERT INTO empty VALUES (1)")
+    with pytest.raises(SinkDiverged):
+        scene.deliver()
+    scene.deliver(rewind="snapshot")
+    assert_same(scene.source, scene.replica, "t", "bag", "empty")
+    assert scene.replica.rows("SELECT to_regclass('mine') IS NOT NULL, (SELECT count(*) FROM of_t)") == [(True, 100)]
+    # From an older shape than the table has by now.
+    scene.capture("ALTER TABLE t ADD more int DEFAULT 5, ALTER n DROP NOT NULL", "INSERT INTO t (id) VALUES (500)")
+    scene.deliver()
+    scene.replica.execute("DROP VIEW of_t")
+    scene.deliver(rewind="snapshot")
+    assert_same(scene.source, scene.replica, "t", "bag", "empty")
+
+
+def test_a_table_made_again(scene: Scene) -> None:
+    scene.capture(snapshot=None)
+    scene.deliver()
+    scene.capture(
+        "DROP TABLE t",
+        "CREATE TABLE t (code text PRIMARY KEY, id bigint)",
+        "INSERT INTO t VALUES ('a', 1), ('b', 2)",
+        snapshot=["t"],
+    )
+    scene.capture("UPDATE t SET id = 5 WHERE code = 'a'")
+    scene.deliver()
+    assert_same(scene.source, scene.replica, "t", "bag", "empty")
+
+
+def test_a_history_begins_with_snapshots(scene: Scene) -> None:
+    scene.capture(snapshot=None)
+    scene.capture("UPDATE t SET n = 0 WHERE id < 10", "DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag LIMIT 1)")
+    scene.deliver("history")
+    count = "SELECT count(*), count(_valid_to) FROM"
+    assert scene.replica.rows(f"{count} t") == [(109, 9)]
+    assert scene.replica.rows(f"{count} bag") == [(50, 1)]
+    # What is told again is not there twice.
+    versions = "SELECT id, n, _valid_from, _valid_to, _operation FROM t ORDER BY 1, 3"
+    before = scene.replica.rows(versions)
+    scene.deliver("history", rewind="snapshot")
+    assert scene.replica.rows(versions) == before
+    # A later snapshot ends what is valid and begins it anew; so does a table that was made again.
+    scene.capture("UPDATE t SET n = 7 WHERE id = 1", snapshot=["t"])
+    scene.deliver("history")
+    scene.deliver("history", rewind="snapshot")
+    assert scene.replica.rows(f"{count} t") == [(210, 110)]
+    scene.capture(
+        "DROP TABLE t",
+        "CREATE TABLE t (id int PRIMARY KEY, n int, other text)",
+        "INSERT INTO t VALUES (1, 1, 'o')",
+        snapshot=["t"],
+    )
+    scene.deliver("history")
+    assert scene.replica.rows("SELECT id, n, other FROM t WHERE _valid_to IS NULL") == [(1, 1, "o")]
+    assert scene.replica.rows("SELECT count(*) FROM t WHERE body IS NOT NULL") > [(200,)]
