@@ -1,0 +1,509 @@
+"""The files sink: every change once, whatever breaks, and every value as the source has it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests import oracle
+from tests.capturing import CaptureThread, current_lsn
+from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.store import StoreAddress
+from tests.pgoutput import read
+from tests.workload import Workload
+
+from tailrace import settings
+from tailrace.change import Change, Lsn, Position, Relation
+from tailrace.embedded.postgres import Postgres
+from tailrace.errors import ConfigError, FencedError
+from tailrace.log import plan, rendering
+from tailrace.log.reader import LogReader
+from tailrace.log.retention import cursors
+from tailrace.log.snapshot import SnapshotReader, encoded_names
+from tailrace.pgoutput.columns import Images
+from tailrace.sinks import Common, Configured, Context, stepper
+from tailrace.sinks.base import Parallel, State
+from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.files import FilesOptions, FilesSink
+from tailrace.sinks.files import sink as files_sink
+from tailrace.sinks.stepper import Stepper
+from tailrace.source.bootstrap import Bootstrap
+from tailrace.source.snapshot import SnapshotJob
+from tailrace.store import FileStore, Store
+from tailrace.types import mapping
+
+
+class Log(NamedTuple):
+    """What was captured, and the source's rows before (as the snapshots have them) and after."""
+
+    store: settings.Store
+    before: dict[tuple[str, str], oracle.Rows]
+    after: dict[tuple[str, str], oracle.Rows]
+
+
+def pickled(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+    """As executors get them."""
+    return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
+
+
+def made(log: Log, url: str, name: str, common: dict[str, Any] | None = None, **options: Any) -> Stepper:
+    sink = FilesSink(name, FilesOptions(url=url, **options), Context(log.store))
+    return Stepper(Configured(Common(type="files", name=name, **(common or {})), sink), log.store, pickled, hands=2)
+
+
+def go_on(driven: Stepper, limits: plan.Limits | None = None) -> None:
+    """Load what is to be loaded, then to the log's end, in steps whose ends follow from where they begin."""
+    driven.open()
+    driven.load_missing()
+    reader = LogReader(Store.open(driven._settings.url, driven._settings.options))
+    while True:
+        batch = plan.following(reader, driven.offset(), limits)
+        # After a restart the place of a cursor is the segment before it: what is left of that may be nothing.
+        if batch.end.lsn <= driven.offset().lsn:
+            break
+        driven.deliver(batch.end)
+    driven.close()
+
+
+def contents(address: StoreAddress) -> dict[str, bytes]:
+    store = Store.open(*address)
+    found = {}
+    for info in store.list(""):
+        data = store.get(info.key)
+        assert data is not None
+        found[info.key] = data
+    return found
+
+
+@pytest.fixture(scope="module")
+def log(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Every type, TOAST, TRUNCATE, columns that come and go, odd names, messages, after snapshots of every table."""
+    database = make_database(postgres)
+    given = settings.Settings(
+        source=settings.Source(url=database.url, tables=("*.*",)),
+        store=settings.Store((tmp_path_factory.mktemp("files") / "store").as_uri()),
+        capture=settings.Capture(seal_after_ms=5, segment_bytes=64 * 1024),
+        snapshot=settings.Snapshot(chunk_rows=20),
+    )
+    store = Store.open(given.store.url)
+    workload = Workload(database.connect, seed=5, ddl=True, exclusive=0.03)
+    workload.create()
+    workload.run(40)
+    bootstrap = Bootstrap(given, store)
+    with database.connect() as connection:
+
+        def rows() -> dict[tuple[str, str], oracle.Rows]:
+            return {(t.schema, t.name): oracle.rows(connection, t.schema, t.name) for t in workload.tables}
+
+        with CaptureThread(given, store, snapshots=bootstrap) as capture:
+            assert bootstrap.wait(60)
+            assert bootstrap.error is None
+            bootstrap.stop()
+            before = rows()
+            workload.run(80)
+            workload.stop()
+            big = "INSERT INTO simple (id) SELECT generate_series(10000, 11000)"
+            connection.execute(f"BEGIN; {big}; DELETE FROM simple WHERE id >= 10000; COMMIT".encode())
+            capture.wait_for(current_lsn(connection))
+        after = rows()
+    drop_database(database)  # its slot has the name that every test's has
+    return Log(given.store, before, after)
+
+
+@pytest.fixture(autouse=True)
+def _many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepper, "SMALL_BYTES", 0)
+    monkeypatch.setattr(files_sink, "FILE_BYTES", 100 * 1024)
+    monkeypatch.setattr(files_sink, "SPOOL_BYTES", 200 * 1024)
+
+
+def told(log: Log) -> dict[Position, Change]:
+    return {change.position: change for change in LogReader(Store.open(log.store.url)).changes()}
+
+
+def counted(log: Log) -> dict[Position, Change]:
+    """What goes to the sink beside snapshots: all that commits from a table's snapshot on, and messages."""
+    snapshots = SnapshotReader(Store.open(log.store.url))
+    lsns = {snapshot.relation.oid: snapshot.lsn for snapshot in snapshots.list()}
+    start = min(lsns.values())
+    return {
+        position: change
+        for position, change in told(log).items()
+        if position.commit_lsn >= (start if change.relation is None else lsns[change.relation.oid])
+    }
+
+
+LIMITS = plan.Limits(segments=40, bytes=400 * 1024)
+
+
+def test_json_lines_are_the_log_and_the_snapshots(log: Log, store_address: StoreAddress) -> None:
+    url, options = store_address
+    go_on(made(log, url, f"json-{url[:2]}", options=options), LIMITS)
+    expected = counted(log)
+    positions = list(expected)
+    found: dict[Position, str] = {}
+    loaded: dict[tuple[str, str], Counter[str]] = {}
+    for key, data in contents(store_address).items():
+        directory, date, name = key.split("/")
+        assert data.endswith(b"\n")
+        assert name.endswith(".jsonl")
+        for line in data.decode().split("\n")[:-1]:
+            record = json.loads(line)
+            table = (record["schema"], record["table"])
+            assert directory == ("_messages" if table == (None, None) else encoded_names(*table))
+            assert date == f"date={record['committed_at'][:10]}"
+            if record["operation"] == "SNAPSHOT":
+                after = line[line.index('"after": ') + 9 : line.index(', "unchanged": []')]
+                loaded.setdefault(table, Counter())[after] += 1
+            else:
+                position = Position.parse(record["position"])
+                assert position not in found
+                found[position] = line
+    assert sorted(found) == positions
+    for index, position in enumerate(positions):
+        is_last = index + 1 == len(positions) or positions[index + 1].commit_lsn != position.commit_lsn
+        text = rendering.to_json(expected[position])
+        assert found[position] == text[:-1] + f', "is_last": {json.dumps(is_last)}' + "}"
+    relations = {(r.schema, r.name): r for r in SnapshotReader(Store.open(log.store.url)).tables()}
+    assert {table: len(rows) for table, rows in loaded.items()} == {t: len(r) for t, r in log.before.items() if r}
+    for table, objects in loaded.items():
+        assert objects == Counter(_object(relations[table], row) for row in log.before[table].elements())
+    assert len(positions) > 2000
+
+
+def _object(relation: Relation, row: oracle.Row) -> str:
+    pairs = zip(relation.columns, row, strict=True)
+    return (
+        "{" + ", ".join(f"{json.dumps(c.name, ensure_ascii=False)}: {mapping(c).json_text(v)}" for c, v in pairs) + "}"
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a Parquet file, as an image that can be compared with the log's."""
+
+    relation: Relation
+    operation: str
+    is_last: bool
+    new: read.Row
+    old: read.Row
+
+
+def parquet_rows(data: bytes) -> Iterator[tuple[Position, Row]]:
+    table = pq.ParquetFile(pa.BufferReader(data)).read()
+    relation = Relation.from_json(table.schema.metadata[b"tailrace.relation"].decode())
+    batch = table.combine_chunks().to_batches()[0]
+    count = len(relation.columns)
+
+    def named(name: str) -> pa.Array:
+        return batch.column(batch.schema.names.index(name))
+
+    def images(columns: list[pa.Array], special: pa.Array, present: list[bool]) -> list[read.Row]:
+        schema = pa.schema([pa.field(c.name, a.type) for c, a in zip(relation.columns, columns, strict=True)])
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        unchanged = named("_unchanged").to_pylist() if columns is own else [[]] * len(batch)
+        masks = {i: [c.name in names for names in unchanged] for i, c in enumerate(relation.columns)}
+        return read.image_rows(
+            Images(rows, np.array(present), {i: np.array(m) for i, m in masks.items() if any(m)}, special)
+        )
+
+    own = batch.columns[:count]
+    operations = named("_operation").to_pylist()
+    before = named("_before")
+    new = images(own, named("_special"), [o in ("INSERT", "UPDATE", "SNAPSHOT") for o in operations])
+    old_columns = [before.field(i) for i in range(count)]
+    old = images(old_columns, before.field(count), before.is_valid().to_pylist())
+    lasts = named("_is_last").to_pylist()
+    for i, position in enumerate(named("_position").to_pylist()):
+        parsed = Position.parse(position)
+        assert parsed == (named("_commit_lsn")[i].as_py(), named("_ordinal")[i].as_py())
+        yield parsed, Row(relation, operations[i], lasts[i], new[i], old[i])
+
+
+def test_parquet_is_the_log_and_the_snapshots(log: Log, tmp_path: Path) -> None:
+    address = StoreAddress(tmp_path.as_uri(), {})
+    go_on(made(log, address.url, "parquet", format="parquet"), LIMITS)
+    expected = {p: c for p, c in counted(log).items() if c.relation is not None}
+    found: dict[Position, Row] = {}
+    replica = oracle.Replica()
+    snapshots = {s.relation.oid: s for s in SnapshotReader(Store.open(log.store.url)).list()}
+    messages = 0
+    for key, data in contents(address).items():
+        if key.startswith("_messages/"):
+            messages += pq.ParquetFile(pa.BufferReader(data)).metadata.num_rows
+            continue
+        for position, row in parquet_rows(data):
+            if row.operation == "SNAPSHOT":
+                assert position.commit_lsn == snapshots[row.relation.oid].lsn
+                assert row.new is not None
+                replica.load(row.relation, [_whole(row.new, row.relation)])
+            else:
+                assert position not in found
+                found[position] = row
+    assert messages == len(counted(log)) - len(expected)
+    assert sorted(found) == list(expected)
+    for position, change in expected.items():
+        row = found[position]
+        assert (row.relation, row.operation) == (change.relation, change.operation)
+        assert change.relation is not None
+        assert row.new == read.plain_image(change.relation, change.new)
+        assert row.old == read.plain_image(change.relation, change.old)
+        replica.apply(
+            replace(
+                change,
+                old=None if row.old is None else _whole(row.old, row.relation),
+                new=None if row.new is None else _whole(row.new, row.relation),
+            )
+        )
+    for (schema, table), rows in log.after.items():
+        relation = replica.relation(schema, table)
+        # A shape that no change was made under is not in the log.
+        if relation is not None and relation.columns and _width(rows) in (0, len(relation.columns)):
+            typed = Counter(_whole(read.plain_image(relation, row), relation) for row in rows.elements())
+            assert replica.rows(schema, table) == typed, table
+
+
+def _width(rows: oracle.Rows) -> int:
+    return len(next(iter(rows), ()))
+
+
+def _whole(row: read.Row, relation: Relation) -> Any:
+    """A row's values with the special ones in their place."""
+    assert row is not None
+    values, special = row
+    return tuple([special.get(c.name, _hashable(v)) for c, v in zip(relation.columns, values, strict=True)])
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+SMALL = """
+CREATE TABLE a (id int PRIMARY KEY, v text);
+CREATE TABLE "B/..b" (id int PRIMARY KEY, v text, n numeric);
+INSERT INTO a SELECT i, repeat('s', 500) FROM generate_series(1, 300) i;
+"""
+
+
+@pytest.fixture(scope="module")
+def small(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """A few steps, with a load, several tables, several files a part, and a change of shape."""
+    database = make_database(postgres)
+    database.execute(SMALL)
+    given = settings.Settings(
+        source=settings.Source(url=database.url),
+        store=settings.Store((tmp_path_factory.mktemp("small") / "store").as_uri()),
+        capture=settings.Capture(seal_after_ms=5, segment_bytes=64 * 1024),
+    )
+    store = Store.open(given.store.url)
+    bootstrap = Bootstrap(given, store)
+    with database.connect() as connection, CaptureThread(given, store, snapshots=bootstrap) as capture:
+        assert bootstrap.wait(60)
+        bootstrap.stop()
+        for statement in (
+            "BEGIN; INSERT INTO a SELECT i, repeat('x', 900) FROM generate_series(1000, 1150) i;"
+            " INSERT INTO \"B/..b\" SELECT i, 'b', i FROM generate_series(1, 5) i; COMMIT",
+            "SELECT pg_logical_emit_message(true, 'p', 'm')",
+            "ALTER TABLE a ADD w int DEFAULT 7",
+            'BEGIN; UPDATE a SET w = id WHERE id >= 1000; TRUNCATE "B/..b"; COMMIT',
+            "DELETE FROM a WHERE id % 2 = 0",
+        ):
+            connection.execute(statement.encode())
+            capture.wait_for(current_lsn(connection))
+    drop_database(database)
+    return Log(given.store, {}, {})
+
+
+class Crash(Exception):
+    """Whatever ran is gone."""
+
+
+@contextmanager
+def crashing(monkeypatch: pytest.MonkeyPatch, at: int | None) -> Iterator[list[str]]:
+    """After so many durable writes, and so before the next; yields the keys that were written."""
+    keys: list[str] = []
+    original = FileStore.replace
+
+    def replace_(self: FileStore, key: str, data: bytes) -> None:
+        original(self, key, data)
+        keys.append(key)
+        if len(keys) == at:
+            raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "replace", replace_)
+        yield keys
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_crash_at_any_write_changes_nothing(
+    small: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    monkeypatch.setattr(files_sink, "FILE_BYTES", 40 * 1024)
+    limits = plan.Limits(segments=1, bytes=1)
+    undisturbed = StoreAddress((tmp_path / "undisturbed").as_uri(), {})
+    with crashing(monkeypatch, None) as keys:
+        go_on(made(small, undisturbed.url, f"{format_}-whole", format=format_), limits)
+    expected = contents(undisturbed)
+    assert len({key.partition("/")[0] for key in expected}) == 3
+    assert any(key.rpartition("-")[2].startswith("0001") for key in expected)  # split by size
+    assert len(keys) > 15
+    for at in range(1, len(keys)):
+        address = StoreAddress((tmp_path / str(at)).as_uri(), {})
+        with crashing(monkeypatch, at), pytest.raises(Crash):
+            go_on(made(small, address.url, f"{format_}-{at}", format=format_), limits)
+        go_on(made(small, address.url, f"{format_}-{at}", format=format_), limits)
+        assert contents(address) == expected, keys[at - 1]
+
+
+def test_retention_keeps_what_is_not_delivered(small: Log, tmp_path: Path) -> None:
+    driven = made(small, tmp_path.as_uri(), "kept")
+    go_on(driven, plan.Limits(segments=1, bytes=1))
+    assert driven.cursor is not None
+    position = cursors(Store.open(small.store.url))["kept"]
+    assert position == (driven.cursor - 1, 0)
+
+
+def test_a_rewind_writes_beside_what_is_there(small: Log, tmp_path: Path) -> None:
+    address = StoreAddress(tmp_path.as_uri(), {})
+    driven = made(small, address.url, "rewound")
+    go_on(driven)
+    first = contents(address)
+    changes = [c for c in told(small).values() if c.relation is not None]
+    middle = changes[-1].position.commit_lsn
+    driven.rewind(str(middle))
+    go_on(made(small, address.url, "rewound"))
+    second = contents(address)
+    assert {key: second[key] for key in first} == first
+    again = [json.loads(line)["position"] for key in second if key not in first for line in second[key].splitlines()]
+    replayed = [str(p) for p in told(small) if p.commit_lsn >= middle]
+    assert sorted(again) == sorted(replayed)
+
+
+def test_a_load_that_was_given_up_leaves_nothing(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer snapshot came before it was tried again."""
+    database = make_database(postgres)
+    try:
+        database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 100)")
+        log, take = _with_snapshot(database, tmp_path / "store")
+        address = StoreAddress((tmp_path / "files").as_uri(), {})
+
+        def rows() -> list[int]:
+            records = [json.loads(line) for data in contents(address).values() for line in data.splitlines()]
+            return sorted(record["after"]["id"] for record in records if record["operation"] != "MESSAGE")
+
+        at = next(n for n in range(1, 100) if _crashed_with_files(log, address, monkeypatch, n))
+        assert rows()
+        take("INSERT INTO a VALUES (101)")
+        go_on(made(log, address.url, f"given-up-{at}"))
+        assert rows() == list(range(1, 102))
+    finally:
+        drop_database(database)
+
+
+def _crashed_with_files(log: Log, address: StoreAddress, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
+    with crashing(monkeypatch, at), pytest.raises(Crash):
+        go_on(made(log, address.url, f"given-up-{at}"))
+    return bool(contents(address))
+
+
+def _with_snapshot(database: Database, directory: Path) -> tuple[Log, Callable[[str], None]]:
+    given = settings.Settings(
+        source=settings.Source(url=database.url),
+        store=settings.Store(directory.as_uri()),
+        capture=settings.Capture(seal_after_ms=5),
+        snapshot=settings.Snapshot(chunk_rows=30),
+    )
+    store = Store.open(given.store.url)
+
+    def take(statement: str) -> None:
+        with CaptureThread(given, store) as capture, database.connect() as connection:
+            if statement:
+                connection.execute(statement.encode())
+            job = SnapshotJob(given, None)
+            job.start()
+            assert job.wait(60)
+            capture.wait_for(current_lsn(connection))
+
+    take("")
+    return Log(given.store, {}, {}), take
+
+
+def test_a_second_deliver_is_told(small: Log, tmp_path: Path) -> None:
+    one, two = (made(small, tmp_path.as_uri(), "shared") for _ in range(2))
+    one.open()
+    two.open()
+    one.load_missing()
+    with pytest.raises(FencedError, match="sink shared stands at"):
+        two.load_missing()
+
+
+@pytest.mark.parametrize(
+    ("format_", "compression", "suffix"),
+    [("jsonl", "gzip", ".jsonl.gz"), ("jsonl", "zstd", ".jsonl.zst"), ("parquet", "snappy", ".parquet")],
+)
+def test_compression(small: Log, tmp_path: Path, format_: str, compression: str, suffix: str) -> None:
+    plain, packed = (StoreAddress((tmp_path / name).as_uri(), {}) for name in ("plain", "packed"))
+    go_on(made(small, plain.url, f"plain-{suffix}", format=format_, compression="none"))
+    go_on(made(small, packed.url, f"packed-{suffix}", format=format_, compression=compression))
+    expected, found = contents(plain), contents(packed)
+
+    def unpacked(data: bytes) -> Any:
+        if format_ == "parquet":
+            return pq.ParquetFile(pa.BufferReader(data)).read()
+        if compression == "gzip":
+            return gzip.decompress(data)
+        return pa.input_stream(pa.BufferReader(data), compression=compression).read()
+
+    assert all(key.endswith(suffix) for key in found)
+    stems = {key.partition(".jsonl")[0].removesuffix(".parquet"): unpacked(data) for key, data in found.items()}
+    plains = {key.removesuffix(".jsonl").removesuffix(".parquet"): data for key, data in expected.items()}
+    assert stems.keys() == plains.keys()
+    for stem, data in plains.items():
+        assert stems[stem] == (unpacked(data) if format_ == "parquet" else data)
+
+
+def test_shaped_changes_go_where_they_are_routed(small: Log, tmp_path: Path) -> None:
+    address = StoreAddress(tmp_path.as_uri(), {})
+    common = {"tables": ("public.a",), "route": "lake.{schema}_{table}", "mask": {"public.a.v": "redact"}}
+    go_on(made(small, address.url, "shaped", common))
+    found = contents(address)
+    assert {key.partition("/")[0] for key in found} == {"lake.public_a", "_messages"}
+    records = [json.loads(line) for data in found.values() for line in data.splitlines()]
+    assert {record["after"]["v"] for record in records if record["after"]} == {"***"}
+    assert {(record["schema"], record["table"]) for record in records} == {("public", "a"), (None, None)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "url is missing"),
+        ({"url": "http://x/y"}, "not a place for files"),
+        ({"url": "file:///x", "compression": "snappy"}, "compression of jsonl is 'snappy'"),
+        ({"url": "file:///x", "format": "parquet", "compression": "zip"}, "compression of parquet is 'zip'"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FilesSink("s", FilesOptions(**options), Context(settings.Store("memory://x")))
+
+
+def test_a_sink_that_never_ran_stands_nowhere() -> None:
+    sink = FilesSink("s", FilesOptions(url="file:///x"), Context(settings.Store("memory://nowhere")))
+    assert sink.open() == State()
+    assert sink.pending() is None
+    sink.rewind(State(Lsn(5), {7: Lsn(3)}))
+    assert sink.open() == State(Lsn(5), {7: Lsn(3)})
