@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from tests.contract.scenario import Mark, Scenario
 from tests.fixtures.postgres import Database
 
 from tailrace import types
-from tailrace.change import Change, Lsn, Position, Relation, Unchanged
+from tailrace.change import Change, Lsn, Operation, Position, Relation, Unchanged
 from tailrace.log import rendering
 from tailrace.sinks.base import State
 from tailrace.store import Store
@@ -36,6 +37,9 @@ class Destination(Protocol):
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         """What a sink must have that stands at a mark; `began` is the cursor it started with."""
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        """These tables, and no others: rows of the columns that are delivered, in their order."""
 
     def fingerprint(self) -> Any:
         """All there is to see, for comparison with the same later."""
@@ -51,28 +55,90 @@ def admitted(mark: Mark, state: State) -> dict[tuple[str, str], Any]:
 
 
 @dataclass
-class Replica:
+class Mirror:
     """Tables in another database."""
 
     database: Database
-    mode: str = "mirror"
+    type: str = "postgres"
 
     def settings(self) -> Mapping[str, Any]:
-        return {"type": "postgres", "url": self.database.url, "mode": self.mode}
+        return {"type": self.type, "url": self.database.url}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         with self.database.connect(client_encoding="UTF8") as connection:
             for name, table in admitted(mark, state).items():
                 found = oracle.rows(connection, *name, table.columns)
                 assert found == table.rows, f"{name}: {_difference(found, table.rows)}"
+            left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'staged_%' AND relkind = 'r'")
+            assert left.fetchall() == [], "nothing that was staged is left"
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        with self.database.connect(client_encoding="UTF8") as connection:
+            assert_same(_tables(connection), ((schema, name) for name in tables))
+            for name, rows in tables.items():
+                found = oracle.rows(connection, schema, name)
+                assert found == rows, f"{name}: {_difference(found, rows)}"
 
     def fingerprint(self) -> Any:
         with self.database.connect(client_encoding="UTF8") as connection:
-            tables = connection.execute(
-                "SELECT schemaname, tablename FROM pg_tables"
-                " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace') ORDER BY 1, 2"
-            ).fetchall()
-            return {name: oracle.rows(connection, *name) for name in tables}
+            return {name: oracle.rows(connection, *name) for name in _tables(connection)}
+
+
+@dataclass
+class History:
+    """Every version of every row, in another database."""
+
+    database: Database
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "postgres", "url": self.database.url, "mode": "history"}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        """Versions that are valid are the rows; and each change began and ended as many as it must."""
+        begun: Counter[str] = Counter()
+        ended: Counter[str] = Counter()
+        with self.database.connect(client_encoding="UTF8") as connection:
+            for name, table in admitted(mark, state).items():
+                versions = oracle.rows(connection, *name, ["_valid_to_position", *table.columns])
+                found = Counter({row[1:]: count for row, count in versions.items() if row[0] is None})
+                assert found == table.rows, f"{name}: {_difference(found, table.rows)}"
+            for name in _tables(connection):
+                own = ["_valid_from_position", "_valid_to_position", "_operation"]
+                for (first, last, operation), count in oracle.rows(connection, *name, own).items():
+                    assert first is not None
+                    assert operation is not None
+                    if operation != b"SNAPSHOT":
+                        begun[first.decode()] += count
+                    if last is not None:
+                        ended[last.decode()] += count
+        told = [c for c in expected_changes(scenario, state, began) if c.relation is not None]
+        assert_same(
+            begun.items(), Counter(str(c.position) for c in told if c.operation in ("INSERT", "UPDATE")).items()
+        )
+        many = {str(c.position) for c in told if c.operation == "TRUNCATE"}
+        many |= {end for end in ended if end.endswith(":0") and Lsn.parse(end[:-2]) in state.tables.values()}
+        one = Counter(str(c.position) for c in told if c.operation in ("UPDATE", "DELETE"))
+        assert_same({end: count for end, count in ended.items() if end not in many}.items(), one.items())
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        with self.database.connect(client_encoding="UTF8") as connection:
+            assert_same(_tables(connection), ((schema, name) for name in tables))
+            for name, rows in tables.items():
+                versions = oracle.rows(connection, schema, name)
+                # Five columns of the history's own come after the table's, the second of them says when it ended.
+                found = Counter({row[:-5]: count for row, count in versions.items() if row[-4] is None})
+                assert found == rows, f"{name}: {_difference(found, rows)}"
+
+    def fingerprint(self) -> Any:
+        with self.database.connect(client_encoding="UTF8") as connection:
+            return {name: oracle.rows(connection, *name) for name in _tables(connection)}
+
+
+def _tables(connection: oracle.Connection) -> list[tuple[str, str]]:
+    return connection.execute(
+        "SELECT schemaname, tablename FROM pg_tables"
+        " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace') ORDER BY 1, 2"
+    ).fetchall()
 
 
 @dataclass(frozen=True)
@@ -123,18 +189,6 @@ def assert_told(teller: Teller, scenario: Scenario, state: State, began: Lsn, *,
         assert set(told) == set(words[key]) if again else told == words[key], relations[key].qualified_name
 
 
-def assert_last_once(records: Iterable[Record]) -> None:
-    """`is_last` marks the highest position of each transaction, and nothing else."""
-    highest: dict[Lsn, Position] = {}
-    marked = set()
-    for record in records:
-        lsn = record.position.commit_lsn
-        highest[lsn] = max(highest.get(lsn, record.position), record.position)
-        if record.is_last:
-            marked.add(record.position)
-    assert_same(marked, highest.values())
-
-
 @dataclass
 class Recorded:
     """What `tests.contract.recorder` keeps."""
@@ -142,11 +196,35 @@ class Recorded:
     directory: Path
     type: str
 
+    def beside(self, name: str) -> Recorded:
+        """Another of its kind."""
+        return Recorded(self.directory / name, self.type)
+
     def settings(self) -> Mapping[str, Any]:
         return {"type": f"tests.contract.recorder:{self.type}", "directory": str(self.directory)}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         assert_told(self, scenario, state, began)
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        told = sorted(
+            (one for part in recorder.written(self.directory) for one in part.told if one.relation is not None),
+            key=lambda one: (one.load is None, one.position),
+        )
+        assert_same({one.target for one in told}, ((schema, name) for name in tables))
+        replica = oracle.Replica()
+        for one in told:
+            assert one.relation is not None
+            relation = replace(one.relation, schema=one.target[0], name=one.target[1])
+            if one.load is not None:
+                replica.load(relation, [one.new])  # type: ignore[list-item]
+                continue
+            what = Operation(one.operation)
+            moment = datetime.fromtimestamp(0, UTC)
+            replica.apply(Change(one.position, Lsn(0), 0, moment, what, relation, one.old, False, one.new))
+        for name, rows in tables.items():
+            found = replica.rows(schema, name)
+            assert found == rows, f"{name}: {_difference(found, rows)}"
 
     def fingerprint(self) -> Any:
         return recorder.written(self.directory)
@@ -180,6 +258,10 @@ class Recorded:
 class JsonLines:
     directory: Path
 
+    def beside(self, name: str) -> JsonLines:
+        """Another of its kind."""
+        return JsonLines(self.directory / name)
+
     def settings(self) -> Mapping[str, Any]:
         return {"type": "files", "url": self.directory.as_uri(), "format": "jsonl"}
 
@@ -208,6 +290,15 @@ class JsonLines:
         pairs = zip(relation.columns, row, strict=True)
         return json.dumps({c.name: _parsed(types.mapping(c).json_text(v)) for c, v in pairs})
 
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        told: list[_Event] = []
+        for key, data in _files(self.directory).items():
+            for line in data.decode().split("\n")[:-1]:
+                raw = json.loads(line)
+                at = Position.parse(raw["position"])
+                told.append(_Event(key.split("/")[0], at, raw["operation"], raw["before"], raw["after"]))
+        _assert_followed(told, schema, tables)
+
     def _lines(self) -> Iterator[dict[str, Any]]:
         for data in _files(self.directory).values():
             for line in data.decode().split("\n")[:-1]:
@@ -217,6 +308,10 @@ class JsonLines:
 @dataclass
 class Parquet:
     directory: Path
+
+    def beside(self, name: str) -> Parquet:
+        """Another of its kind."""
+        return Parquet(self.directory / name)
 
     def settings(self) -> Mapping[str, Any]:
         return {"type": "files", "url": self.directory.as_uri(), "format": "parquet"}
@@ -247,12 +342,24 @@ class Parquet:
     def words(self, change: Change) -> Any:
         if change.relation is None:
             return change.prefix, change.content, change.transactional
-        new = None if change.new is None else [None if isinstance(v, Unchanged) else v for v in change.new]
-        old, new = (image and oracle.typed(change.relation, tuple(image)) for image in (change.old, new))
+        sent = change.new and tuple([None if isinstance(v, Unchanged) else v for v in change.new])
+        old, new = (image and oracle.typed(change.relation, image) for image in (change.old, sent))
         return str(change.operation), change.relation, old, new, change.unchanged
 
     def row(self, relation: Relation, row: oracle.Row) -> Any:
         return oracle.typed(relation, row)
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        told: list[_Event] = []
+        for key, data in _files(self.directory).items():
+            table = pq.ParquetFile(pa.BufferReader(data)).read()
+            for raw in table.to_pylist() if not key.startswith("_") else ():
+                unsent = {*raw["_unchanged"]}
+                after = {name: raw[name] for name in raw if not name.startswith("_") and name not in unsent}
+                operation, before = raw["_operation"], raw["_before"]
+                new = None if operation == "DELETE" else after
+                told.append(_Event(key.split("/")[0], Position.parse(raw["_position"]), operation, before, new))
+        _assert_followed(told, schema, tables)
 
     def _batches(self) -> Iterator[tuple[Relation | None, pa.RecordBatch]]:
         for data in _files(self.directory).values():
@@ -260,6 +367,42 @@ class Parquet:
             text = (table.schema.metadata or {}).get(b"tailrace.relation")
             for batch in table.combine_chunks().to_batches():
                 yield (None if text is None else Relation.from_json(text.decode())), batch
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Of a table whose key is `id`."""
+
+    directory: str
+    position: Position
+    operation: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+
+
+def _assert_followed(told: Iterable[_Event], schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+    """What files tell, followed by key, makes these rows. Columns are texts and numbers."""
+    rows: dict[str, dict[Any, dict[str, Any]]] = {}
+    for event in sorted(told, key=lambda event: (event.operation != "SNAPSHOT", event.position)):
+        if event.directory.startswith("_"):
+            continue
+        own = rows.setdefault(event.directory, {})
+        known = {}
+        if event.operation in ("UPDATE", "DELETE"):
+            named = event.before or event.after
+            assert named is not None
+            known = own.pop(named["id"])
+        if event.after is not None:
+            assert event.after["id"] not in own
+            own[event.after["id"]] = {name: event.after.get(name, known.get(name)) for name in {**known, **event.after}}
+    assert_same(rows, (f"{schema}.{name}" for name in tables))
+    for name, expected in tables.items():
+        texts = (
+            tuple(None if value is None else str(value).encode() for value in row.values())
+            for row in rows[f"{schema}.{name}"].values()
+        )
+        found = Counter(texts)
+        assert found == expected, f"{name}: {_difference(found, expected)}"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Told:
     new: Image | None = None
     message: tuple[str, bytes, bool] | None = None
     load: Load | None = None
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Options:
+class RecorderOptions:
     directory: str = ""
 
 
@@ -64,14 +65,14 @@ class _Kept:
 class Recorder:
     """Parts one after the other, seen at once."""
 
-    Options: ClassVar[type] = Options
+    Options: ClassVar[type] = RecorderOptions
     values: ClassVar[Literal["text", "typed"]] = "text"
     parallel: ClassVar[Parallel] = Parallel.NONE
     whole_transactions: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = False
     interval_ms: ClassVar[int] = 0
 
-    def __init__(self, name: str, options: Options, context: Context) -> None:
+    def __init__(self, name: str, options: RecorderOptions, context: Context) -> None:
         self.name = name
         self.directory = Path(options.directory)
         self._kept = _Kept()
@@ -91,6 +92,8 @@ class Recorder:
         told = tuple(_told(part))
         name = self._name(part)
         _write(self.directory / "parts" / name, Written(part.step, part.number, part.load, told))
+        with (self.directory / "staged").open("a") as file:
+            file.write(f"{name}\n")
         return name
 
     def commit(self, step: Step, receipts: Sequence[str]) -> None:
@@ -151,9 +154,9 @@ def written(directory: Path) -> list[Written]:
     return [pickle.loads((directory / "parts" / name).read_bytes()) for name in kept(directory).files]
 
 
-def everything(directory: Path) -> list[str]:
-    """Every part that was ever staged."""
-    return sorted(path.name for path in (directory / "parts").iterdir() if "#" not in path.name)
+def staged(directory: Path) -> list[str]:
+    """Every part that was ever staged, in the order of time."""
+    return (directory / "staged").read_text().splitlines()
 
 
 def _write(path: Path, content: object) -> None:
@@ -163,9 +166,10 @@ def _write(path: Path, content: object) -> None:
 
 
 def _told(part: Part) -> Iterator[Told]:
-    for chunk in part.chunks:
+    for number, chunk in enumerate(part.chunks):
         for run in chunk:
-            yield from _messages(run) if isinstance(run, Messages) else _changes(run, part.load)
+            found = _messages(run) if isinstance(run, Messages) else _changes(run, part.load)
+            yield from (replace(one, chunk=number) for one in found)
 
 
 def _messages(run: Messages) -> Iterator[Told]:
@@ -199,5 +203,5 @@ def _images(images: Images) -> Iterator[Image | None]:
         image = [None if column[row] is None else column[row].encode() for column in columns]
         for index, mask in images.unchanged.items():
             if mask[row]:
-                image[index] = UNCHANGED  # type: ignore[call-overload]
+                image[index] = UNCHANGED
         yield tuple(image) if present else None

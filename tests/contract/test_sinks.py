@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
-import pickle
+import hashlib
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import oracle
-from tests.contract.destinations import Destination, JsonLines, Parquet, Recorded, Replica
-from tests.contract.scenario import Mark, Scenario
+from pyspark.sql import SparkSession
+from tests import oracle, values
+from tests.contract import order
+from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere, refused
+from tests.contract.destinations import (
+    Destination,
+    History,
+    JsonLines,
+    Mirror,
+    Parquet,
+    Recorded,
+    assert_same,
+    expected_changes,
+)
+from tests.contract.scenario import Scenario, Table
 from tests.fixtures.postgres import drop_database, make_database
 
-from tailrace import settings, sinks
-from tailrace.change import Lsn
+from tailrace.change import Lsn, Position
 from tailrace.log import plan
-from tailrace.log.plan import Limits, Offset
-from tailrace.log.reader import LogReader
+from tailrace.log.plan import Limits
 from tailrace.sinks import stepper as stepping
-from tailrace.sinks.base import Parallel, State
-from tailrace.sinks.errand import Errand, Staged
-from tailrace.sinks.stepper import Staff, Stepper
-from tailrace.store import Store
+from tailrace.sinks.base import State, Step
+from tailrace.spark.delivery.staff import Executors
 
-SINKS = ["mirror", "mirror staged", "jsonl", "parquet", "recorder", "recorder of ranges", "recorder of keys"]
+SINKS = ["mirror", "staged", "history", "jsonl", "parquet", "recorder", "recorder of ranges", "recorder of keys"]
+FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
+"""Tables that go through most of it, for tests that deliver again and again."""
+TELLERS = (JsonLines, Parquet, Recorded)
 
 
 @pytest.fixture(params=SINKS)
-def destination(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Destination]:
+def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Destination]:
     match request.param:
-        case "mirror" | "mirror staged":
+        case "mirror" | "staged" | "history" as kind:
             database = make_database(request.getfixturevalue("postgres"))
-            if request.param == "mirror staged":
-                monkeypatch.setattr("tailrace.sinks.postgres.staging.INLINE_BYTES", -1)
-            yield Replica(database)
+            match kind:
+                case "mirror":
+                    yield Mirror(database)
+                case "staged":
+                    # The types of the source's own are there too, so that columns get them.
+                    database.execute(values.DECLARATIONS)
+                    yield Mirror(database, "tests.contract.staged:StagedSink")
+                case "history":
+                    yield History(database)
             drop_database(database)
         case "jsonl":
             yield JsonLines(tmp_path / "files")
@@ -50,61 +65,6 @@ def destination(
             yield Recorded(tmp_path / "recorded", "RecorderOfRanges")
         case "recorder of keys":
             yield Recorded(tmp_path / "recorded", "RecorderOfKeys")
-
-
-class Delivering:
-    """Steppers as one deliver after the other would make them: of nothing but the settings."""
-
-    def __init__(self, destination: Destination, store: settings.Store, **common: Any) -> None:
-        self.destination = destination
-        self.store = store
-        self.reader = LogReader(Store.open(store.url))
-        self.began: Lsn | None = None
-        self._common = common
-
-    @contextmanager
-    def stepper(self, staff: Staff | None = None, hands: int = 1) -> Iterator[Stepper]:
-        raw = {"name": "tested", **self.destination.settings(), **self._common}
-        (configured,) = sinks.configured(settings.Settings(store=self.store, sinks=(raw,)), {})
-        made = Stepper(configured, self.store, staff or elsewhere(random.Random(hands)), hands)
-        try:
-            made.open()
-            self.began = self.began if self.began is not None else made.cursor
-            yield made
-        finally:
-            made.sink.close()
-
-    def deliver(self, end: Offset, staff: Staff | None = None, hands: int = 1) -> State:
-        """By a new object, which is thrown away."""
-        with self.stepper(staff, hands) as one:
-            one.load_missing()
-            one.deliver(end)
-            return one.state
-
-    def assert_holds(self, scenario: Scenario, mark: Mark, state: State) -> None:
-        assert state.cursor == mark.lsn
-        assert self.began is not None
-        self.destination.assert_holds(scenario, mark, state, self.began)
-
-
-def elsewhere(rng: random.Random) -> Staff:
-    """What another process would do: work on copies, in any order where the sink allows it."""
-
-    def carried_out(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
-        order = list(range(len(errands)))
-        if parallel is Parallel.RANGES:
-            rng.shuffle(order)
-        copies = {number: pickle.loads(pickle.dumps(errands[number])) for number in order}
-        done = {number: pickle.loads(pickle.dumps(copies[number].stage())) for number in order}
-        return [done[number] for number in sorted(done)]
-
-    return carried_out
-
-
-@pytest.fixture(params=[True, False], ids=["small", "large"])
-def large_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
-        monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
 
 
 @pytest.fixture
@@ -174,3 +134,165 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
         state = delivering.deliver(mark.offset)
         delivering.assert_holds(scenario, mark, state)
     assert {t.oid for t in scenario.marks[-1].tables.values()} <= state.tables.keys()
+    if isinstance(destination, Recorded):
+        _assert_order(destination)
+
+
+def _assert_order(recorded: Recorded) -> None:
+    """What each kind of sink may count on."""
+    if recorded.type != "RecorderOfKeys":
+        order.assert_parts_follow_the_log(recorded.directory)
+    if recorded.type == "Recorder":
+        order.assert_staged_in_order(recorded.directory)
+        order.assert_whole_transactions(recorded.directory)
+    if recorded.type != "RecorderOfRanges":
+        order.assert_last_once(recorded.directory)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_steps_staged_twice_thrown_away_or_committed_again(
+    destination: Destination, scenario: Scenario, tmp_path: Path
+) -> None:
+    rng = random.Random(2)
+    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW)
+    committed: list[tuple[Any, Any]] = []
+    for mark in scenario.marks[1::2]:
+        with pytest.raises(Crash):
+            delivering.deliver(mark.offset, dying(elsewhere(rng)), hands=2)
+        with delivering.stepper(elsewhere(rng, times=2), hands=2) as one:
+            commit = one._commit
+
+            def noted(step: Step, staged: Any, commit: Any = commit) -> None:
+                commit(step, staged)
+                committed.append((step, [each.receipt for each in staged]))
+
+            one._commit = noted  # type: ignore[method-assign]
+            one.load_missing()
+            one.deliver(mark.offset)
+            state = one.state
+        delivering.assert_holds(scenario, mark, state)
+    stale = [(step, receipts) for step, receipts in committed if step.before.cursor != state.cursor]
+    with delivering.stepper() as one:
+        assert refused(one, stale) == len(stale) > 0
+    delivering.assert_holds(scenario, scenario.marks[-1], delivering.deliver(scenario.end))
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_crash_before_each_durable_act(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """Each attempt gets one act further than the one before, if nothing it finds is finished already."""
+    delivering = Delivering(
+        destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
+    )
+    crashes = 0
+    for mark in scenario.marks[2::3]:
+        for at in range(1, 1000):
+            try:
+                with crashing(at):
+                    state = delivering.deliver(mark.offset, hands=2)
+                break
+            except Crash:
+                crashes += 1
+        delivering.assert_holds(scenario, mark, state)
+    assert crashes > 10
+
+
+@pytest.mark.usefixtures("all_large")
+def test_executors_deliver_the_same(
+    destination: Destination, scenario: Scenario, tmp_path: Path, spark: SparkSession
+) -> None:
+    tables = ["public.accounts", "public.toasted", "public.emptied_one", "public.every_type", "public.bulk"]
+    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=tables)
+    executors = Executors(spark.sparkContext, "tested")
+    for mark in (scenario.marks[1], scenario.marks[-1]):
+        state = delivering.deliver(mark.offset, executors, hands=2)
+        delivering.assert_holds(scenario, mark, state)
+    if isinstance(destination, Recorded):
+        _assert_order(destination)
+        if destination.type == "RecorderOfKeys":
+            order.assert_keys_kept_together(destination.directory)
+
+
+def test_rewound(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """What is delivered again leaves the destination right; one that tells what happened tells it again, no other."""
+    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
+    state = delivering.deliver(scenario.end)
+    place = scenario.marks[1]
+    first = next(c for p, c in scenario.changes.items() if p.commit_lsn >= place.lsn)
+    expected = list(expected_changes(scenario, State(state.cursor, delivering.tables), delivering.began or Lsn(0)))
+    for where in ("snapshot", str(place.lsn), first.committed_at.isoformat()):
+        told = Counter(_positions(destination))
+        with delivering.stepper() as one:
+            one.rewind(where)
+            assert one.state.cursor is not None
+            assert one.state.cursor < scenario.end.lsn
+        state = delivering.deliver(scenario.end)
+        if isinstance(destination, TELLERS):
+            floor = Lsn(0) if where == "snapshot" else place.lsn
+            again = Counter(_positions(destination)) - told
+            assert_same(again.items(), ((c.position, 1) for c in expected if c.position.commit_lsn >= floor))
+        else:
+            delivering.assert_holds(scenario, scenario.marks[-1], state)
+
+
+def _positions(destination: Destination) -> list[Position]:
+    """Of whatever was told, if the destination tells anything."""
+    return [record.position for record in destination.records()] if isinstance(destination, TELLERS) else []
+
+
+def test_changes_alone_from_a_place_on(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    if not isinstance(destination, TELLERS):
+        pytest.skip("what keeps tables begins with their rows")
+    mark = scenario.marks[2]
+    oid = mark.tables["public", "accounts"].oid
+    changes = [c for c in scenario.changes.values() if c.relation is None or c.relation.oid == oid]
+    first = next(c for c in changes if c.position.commit_lsn >= mark.lsn)
+    floors = {"earliest": Lsn(0), "latest": mark.lsn, str(mark.lsn): mark.lsn, first.committed_at.isoformat(): mark.lsn}
+    for number, (start, floor) in enumerate(floors.items()):
+        store = scenario.store_of(tmp_path / f"store{number}", mark if start == "latest" else None)
+        given = {"name": f"tested{number}", "tables": ["public.accounts"], "start": start}
+        delivering = Delivering(destination.beside(str(number)), store, **given)
+        with delivering.stepper():
+            pass
+        scenario.store_of(tmp_path / f"store{number}")
+        delivering.deliver(scenario.end)
+        expected = Counter(c.position for c in changes if floor <= c.position.commit_lsn < scenario.end.lsn)
+        assert_same(Counter(_positions(delivering.destination)).items(), expected.items())
+
+
+SHAPED = {
+    "tables": ["public.accounts", "public.full_key", "public.toasted", "public.twins"],
+    "exclude": ["public.twins"],
+    "columns": {"public.toasted": "-other"},
+    "mask": {"public.accounts.note": "hash", "public.full_key.body": "redact"},
+    "where": {"public.full_key": "n > 3", "public.accounts": "id <> 7"},
+    "route": "shaped.the_{table}",
+}
+
+
+def test_shaped(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), **SHAPED)
+    for mark in (scenario.marks[1], scenario.marks[-1]):
+        state = delivering.deliver(mark.offset)
+        oids = {name[1]: table.oid for name, table in mark.tables.items() if name[0] == "public"}
+        assert state.tables.keys() == {oids[name] for name in ("accounts", "full_key", "toasted")}
+        tables = {name: _shaped(name, mark.tables["public", name]) for name in ("accounts", "full_key", "toasted")}
+        destination.assert_shaped("shaped", {f"the_{name}": rows for name, rows in tables.items()})
+
+
+def _shaped(name: str, table: Table) -> oracle.Rows:
+    found: oracle.Rows = Counter()
+    for row, count in table.rows.items():
+        of = dict(zip(table.columns, row, strict=True))
+        if name == "accounts":
+            note = of["note"]
+            of["note"] = None if note is None else hashlib.sha256(note).hexdigest().encode()
+            is_kept = of["id"] != b"7"
+        elif name == "full_key":
+            of["body"] = None if of["body"] is None else b"***"
+            is_kept = of["n"] is not None and int(of["n"]) > 3
+        else:
+            del of["other"]
+            is_kept = True
+        if is_kept:
+            found[tuple(of.values())] += count
+    return found

@@ -37,10 +37,6 @@ class Shape:
     """By the column's place in the relation as captured."""
     condition: Condition | None
 
-    @property
-    def keeps_all(self) -> bool:
-        return not self.masks and len(self.places) == len(self.relation.columns)
-
 
 class Shaping:
     """Picklable; what it has worked out for each relation is worked out again where it arrives."""
@@ -88,7 +84,7 @@ class Shaping:
             return None
         if shape.condition is not None and not changes.is_truncate:
             changes = filtered(changes, shape.condition)
-        if not shape.keeps_all:
+        if shape.masks or len(shape.places) < len(changes.relation.columns):
             changes = replace(
                 changes,
                 old=projected(changes.old, changes.relation, shape.relation, shape.places, shape.masks),
