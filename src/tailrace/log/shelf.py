@@ -53,8 +53,10 @@ class Shelf:
         start = -(-self._file.tell() // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._file.seek(start)
         batch = pa.RecordBatch.from_arrays([values], names=["values"])
-        with pa.ipc.new_stream(pa.PythonFile(self._file), batch.schema) as writer:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
+        size = self._file.write(sink.getvalue())
         self._file.flush()
-        mapped = mmap.mmap(self._file.fileno(), self._file.tell() - start, access=mmap.ACCESS_READ, offset=start)
+        mapped = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ, offset=start)
         return pa.ipc.open_stream(pa.py_buffer(mapped)).read_next_batch().column(0)

@@ -6,7 +6,7 @@ other, and together they give every row once. Bootstrap, time travel and restore
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,9 @@ from tailrace.log.printing import snapshot_images
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import Chunk, Snapshot, SnapshotReader
 from tailrace.pgoutput.columns import Images
+
+# Of changes: so many stay in memory, more are read once for their keys and once again for their rows.
+_KEPT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ def find(reader: LogReader, schema: str, table: str, as_of: Lsn | None = None) -
 def rows(state: TableState, reader: LogReader, part: int = 0, parts: int = 1) -> Iterator[Images]:
     """One of several parts of the state's rows, typed, as `state.relation` describes them."""
     snapshot = replace(state.snapshot, store=reader.store)
-    since = _Since(state, reader)
+    since: Iterable[TableChanges] = _Since(state, reader)
+    if sum(s.bytes for s in state.slices) <= _KEPT_BYTES:
+        since = list(since)
     index = touched.Index.of(since, snapshot.relation, state.relation)
     if index is None:
         # Rows that no key tells apart, or whose key became another, have to be together in one place.

@@ -23,6 +23,7 @@ from tailrace.log import fold
 from tailrace.log.decoding import UPDATE, Mask, TableChanges
 from tailrace.log.evolution import origins_along, project
 from tailrace.log.fold import I64, Folded
+from tailrace.log.keys import Keys, row_hashes
 from tailrace.log.printing import snapshot_images
 from tailrace.log.retyping import project_texts, typed
 from tailrace.log.shelf import Shelf
@@ -43,8 +44,8 @@ class Index:
     first_run: int
     """The first run that counts: the one after the last TRUNCATE."""
     folded: Folded
-    origins: pa.Array
-    """Keys of rows that were there before, and were touched."""
+    touched: Keys
+    """Of rows that were there before."""
     entries: I64
     """Of each, its entry in `folded`."""
 
@@ -152,7 +153,7 @@ class _Making:
             self.is_void,
             self.first_run,
             folded,
-            origins,
+            Keys(origins),
             entries,
         )
 
@@ -216,8 +217,7 @@ def _entries(index: Index, batch: pa.RecordBatch) -> I64:
         names=[*(c.name for c in own.columns), "special"],
     )
     keys = fold.key_texts(snapshot_images(slim, own, as_text=True).batch.columns)
-    place = pc.index_in(keys.cast(pa.large_string()), value_set=index.origins).fill_null(-1)
-    found = place.to_numpy(zero_copy_only=False).astype(np.int64)
+    found = index.touched.find(keys)
     return np.where(found >= 0, index.entries[found], -1)
 
 
@@ -307,35 +307,7 @@ def _filled(images: Images, entries: I64, fills: dict[int, _Fill], shelf: Shelf)
 def _row_hashes(run: TableChanges) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Numbers for whole rows, old and new; with identity full, old images are whole."""
     columns = range(len(run.relation.columns))
-    return _hashes(run.old.batch.columns), _hashes([fold.value(run, c) for c in columns])
-
-
-_BASE = 0x9E3779B97F4A7C15
-_INVERSE = pow(_BASE, -1, 1 << 64)
-
-
-def _hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """Polynomials of the rows' bytes: equal for equal rows, and hardly ever otherwise."""
-    # No text holds a NUL, and none the byte FF, so neither what separates values nor a NULL is mistaken for a value.
-    joined = pc.binary_join_element_wise(
-        *(c.cast(pa.binary()) for c in columns), b"\0", null_handling="replace", null_replacement=b"\xff"
-    )
-    _, offsets, data = joined.buffers()
-    places = np.frombuffer(offsets, np.int32)[: len(joined) + 1]
-    raw = np.frombuffer(data, np.uint8)[: places[-1]] if data is not None else np.empty(0, np.uint8)
-    powers = _powers(_BASE, len(raw) + 1)
-    sums = np.zeros(len(raw) + 1, np.uint64)
-    np.cumsum((raw.astype(np.uint64) + np.uint64(1)) * powers[:-1], out=sums[1:])
-    found: npt.NDArray[np.uint64] = (sums[places[1:]] - sums[places[:-1]]) * _powers(_INVERSE, len(raw) + 1)[
-        places[:-1]
-    ]
-    return found
-
-
-def _powers(base: int, count: int) -> npt.NDArray[np.uint64]:
-    factors = np.full(count, base, np.uint64)
-    factors[0] = 1
-    return np.cumprod(factors)
+    return row_hashes(run.old.batch.columns), row_hashes([fold.value(run, c) for c in columns])
 
 
 def _kind(column: Column) -> str:
