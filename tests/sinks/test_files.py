@@ -227,7 +227,7 @@ def parquet_rows(data: bytes) -> Iterator[tuple[Position, Row]]:
     lasts = named("_is_last").to_pylist()
     for i, position in enumerate(named("_position").to_pylist()):
         parsed = Position.parse(position)
-        assert parsed == (named("_commit_lsn")[i].as_py(), named("_ordinal")[i].as_py())
+        assert [*parsed] == [named("_commit_lsn")[i].as_py(), named("_ordinal")[i].as_py()]
         yield parsed, Row(relation, operations[i], lasts[i], new[i], old[i])
 
 
@@ -496,7 +496,7 @@ def test_shaped_changes_go_where_they_are_routed(small: Log, tmp_path: Path) -> 
         ({"url": "file:///x", "format": "parquet", "compression": "zip"}, "compression of parquet is 'zip'"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FilesSink("s", FilesOptions(**options), Context(settings.Store("memory://x")))
 

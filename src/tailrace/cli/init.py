@@ -70,6 +70,26 @@ url = "file:///var/lib/tailrace"
 # port = 9464
 # What control calls must carry; needed on any host but loopback. Better as TAILRACE_HTTP_TOKEN than here.
 # token = "secret"
+
+# Where changes go, as many as you like: each reads the log at its own pace.
+# [[sink]]
+# type = "files"
+# name = "archive"
+# url = "s3://bucket/changes"
+# format = "jsonl"
+#
+# What it gets to see, which every sink can be told: everything in the log unless said otherwise.
+# tables = ["public.*"]
+# exclude = ["public.audit_*"]
+# route = "{schema}.{table}"
+# Where it begins: snapshot (the tables as they are, then every change), earliest, latest, an LSN or a time.
+# start = "snapshot"
+# [sink.columns]
+# "public.customers" = "-password"
+# [sink.mask]
+# "*.*.email" = "hash"
+# [sink.where]
+# "public.orders" = "total > 100"
 """
 
 

@@ -34,10 +34,10 @@ class Faults:
             if key not in known:
                 self.add(prefix + key, "is not a setting" + did_you_mean(key, known, prefix))
 
-    def raise_if_any(self, path: Path | None) -> None:
+    def raise_if_any(self, source: Path | str | None) -> None:
         if self._found:
             lines = [f"{where} {what}" for where, what in self._found]
-            source = str(path) if path else "the environment"
+            source = str(source) if source else "the environment"
             head = f"{source}: " if len(lines) == 1 else f"{source}: {len(lines)} settings are wrong\n  "
             raise ConfigError(head + "\n  ".join(lines), "`tailrace init` writes a file that explains every setting")
 

@@ -74,14 +74,20 @@ def configured(all_settings: settings.Settings, environ: Mapping[str, str]) -> l
     """Every sink in the settings, with every fault of all of them in one ConfigError."""
     faults = Faults()
     context = Context(all_settings.store)
-    found = [_configured(raw, context, environ, faults) for raw in all_settings.sinks]
-    faults.raise_if_any(None)
+    prefixes = [_prefix(str(raw["name"])) for raw in all_settings.sinks]
+    found = []
+    for raw, prefix in zip(all_settings.sinks, prefixes, strict=True):
+        # A variable of a sink `lake_2` also begins as those of a sink `lake` do.
+        longer = tuple(p for p in prefixes if p.startswith(prefix) and p != prefix)
+        own = {k: v for k, v in environ.items() if k.startswith(prefix) and not k.startswith(longer)}
+        found.append(_configured(raw, context, own, faults))
+    faults.raise_if_any("[[sink]]")
     return [sink for sink in found if sink is not None]
 
 
 def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str], faults: Faults) -> Configured | None:
     name = str(raw["name"])
-    section = f"sink_{re.sub('[^A-Za-z0-9]', '_', name)}"
+    section = _section(name)
     try:
         kind = find(str(raw["type"]))
     except ConfigError as error:
@@ -90,11 +96,9 @@ def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str]
     shared = {f.name for f in fields(Common)}
     own = {f.name for f in fields(kind.Options)}
     faults.unknown([key for key in raw if key not in shared | own], sorted(shared | own), f"sink {name}: ")
-    prefix = f"TAILRACE_{section.upper()}_"
     # Each half sees the variables that are its own; a variable that is nobody's is reported once.
-    given = {k: v for k, v in environ.items() if k.startswith(prefix)}
-    of_own = {k: v for k, v in given.items() if _key(k, prefix) in own}
-    of_common = {k: v for k, v in given.items() if k not in of_own}
+    of_common = {k: v for k, v in environ.items() if not _is_of(_key(k, _prefix(name)), own)}
+    of_own = {k: v for k, v in environ.items() if k not in of_common}
     before = len(faults)
     common = Common(**read_section(section, Common, {k: v for k, v in raw.items() if k in shared}, of_common, faults))
     _check(name, common, faults)
@@ -108,8 +112,21 @@ def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str]
         return None
 
 
+def _section(name: str) -> str:
+    return f"sink_{re.sub('[^A-Za-z0-9]', '_', name)}"
+
+
+def _prefix(name: str) -> str:
+    return f"TAILRACE_{_section(name).upper()}_"
+
+
 def _key(variable: str, prefix: str) -> str:
     return variable.removeprefix(prefix).lower()
+
+
+def _is_of(key: str, names: Iterable[str]) -> bool:
+    """Of a setting, or of an entry in one that is a table."""
+    return any(key == name or key.startswith(f"{name}_") for name in names)
 
 
 def find(type_: str) -> Any:
