@@ -48,6 +48,8 @@ class Wanted:
         """With one filter more. `prefix` is what the columns' names begin with in reads of a table."""
         attribute: tuple[str, ...] = getattr(filter, "attribute", ())
         name = attribute[0] if len(attribute) == 1 else ""
+        if isinstance(filter, pushed.EqualNullSafe) and filter.value is None:
+            return self  # messages are of no table
         if name == f"{prefix}commit_lsn":
             low, high = _within(self.first_lsn, self.last_lsn, filter, int)
             return replace(self, first_lsn=low, last_lsn=high)
