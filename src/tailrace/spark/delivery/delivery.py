@@ -39,8 +39,6 @@ _log = logging.getLogger("tailrace.deliver")
 
 # A snapshot that was finished is told by the log itself; this is for one whose message got lost.
 _LOOK_FOR_TABLES_S: Final = 10.0
-# A pause is an operator's word: a few seconds until it is heard are soon enough.
-_LOOK_FOR_PAUSE_S: Final = 2.0
 _RATE_OVER_S: Final = 10.0
 
 
@@ -79,7 +77,6 @@ class Delivery:
         self._query: StreamingQuery | None = None
         self._thread = threading.Thread(target=self._run, name=f"deliver {self.name}", daemon=True)
         self._next_look = 0.0
-        self._next_look_for_pause = 0.0
         self._backoff = Backoff()
 
     def start(self) -> None:
