@@ -49,6 +49,7 @@ CASES: dict[str, list[str]] = {
         f"INSERT INTO identity_full SELECT g, g, {_LARGE} FROM generate_series(1, 9) g",
         "UPDATE identity_full SET n = 0 WHERE id < 5",
         "UPDATE identity_full SET id = id + 100 WHERE id IN (3, 4, 5)",
+        "UPDATE identity_full SET id = 60 WHERE id = 6",
         "DELETE FROM identity_full WHERE id IN (1, 103)",
     ],
     "identity_deferred": [

@@ -133,7 +133,8 @@ def _keyed(changes: TableChanges) -> Effect[Table]:
     if kept.any():
         tables["kept"] = tuple(_kept(changes, folded, np.flatnonzero(kept)))
     if born.any():
-        new = changes.new if born.all() and len(folded) == len(changes) else images(changes, folded, born)
+        is_all = folded.is_born.all() and len(folded) == len(changes)
+        new = changes.new if is_all else images(changes, folded, born)
         whole(changes, new, folded.final[born])
         tables["born"] = _table(relation, new.batch, Positions.of(changes.at, folded.final[born]))
     effect = Effect[Table](relation, changes.target, span(changes), **tables)
