@@ -1,7 +1,7 @@
 """The one jar that Tailrace itself asks for: a local file system for Java that starts no process to write a file.
 
-Spark's own resolver could fetch it, and takes 3 seconds of every start for that; a start without a network would fail.
-So it is fetched once, known by its hash, and done without where it cannot be had.
+Spark's own resolver could fetch it, but would look at every start, and a start that cannot resolve it fails. So it is
+fetched once, known by its hash, and done without where it cannot be had (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+_PYTHON = Path(__file__).with_name("launcher") / "bin" / "python"
 
 _ALWAYS: Final = {
     # Nobody looks at it unless told; it takes a port, and threads that draw. `settings` can turn it on.
@@ -117,9 +118,10 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
     if master.startswith("local"):
         # The default of 200 makes 200 tasks of every shuffle, however small.
         chosen |= _LOCAL | {"spark.sql.shuffle.partitions": str(_processors())}
-    if master.startswith(("local", "spark:")):
-        # Standalone workers beside us have the same Python, with Tailrace in it. YARN's and Kubernetes' have their own.
-        chosen["spark.pyspark.python"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    # Standalone workers beside us have the same Python, with Tailrace in it. YARN's and Kubernetes' have their own, and
+    # whoever names another Spark or another Python is taken at their word.
+    if master.startswith(("local", "spark:")) and not os.environ.keys() & {"SPARK_HOME", "PYSPARK_PYTHON"}:
+        chosen |= {"spark.pyspark.python": str(_PYTHON), "spark.executorEnv.TAILRACE_PYTHON": sys.executable}
     chosen |= given
     lists = {"spark.jars.packages": list(packages), "spark.jars": [str(bare)] if bare else []}
     for key, ours in lists.items():
@@ -137,7 +139,7 @@ def _environment(configuration: Mapping[str, str]) -> Iterator[None]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else we were started by spark-submit, and Java runs
         wanted |= java.environment()
     if python := configuration.get("spark.pyspark.python"):
-        wanted["PYSPARK_PYTHON"] = python
+        wanted |= {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable}
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
     try:
