@@ -16,7 +16,7 @@ help: ## what there is to make
 setup: .venv/.installed ## make .venv and install everything into it
 
 .PHONY: demo
-demo: setup ## a shop on an embedded PostgreSQL, captured live
+demo: setup ## a shop on an embedded PostgreSQL, captured and replicated live
 	@$(BIN)/tailrace demo
 
 .PHONY: test

@@ -1,4 +1,4 @@
-"""`python -m bench [throughput] [latency] [snapshot]`: all of them, or those named."""
+"""`python -m bench [NAME …]`: all benchmarks, or those named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from bench.report import Report
 
-_PARTS = ("throughput", "latency", "snapshot")
+_PARTS = ("throughput", "latency", "snapshot", "replica", "delivery_latency", "spark_read")
 
 
 def main(names: list[str]) -> None:

@@ -69,7 +69,9 @@ class _Capture:
 
     def __enter__(self) -> None:
         command = [sys.executable, "-m", "tailrace", "capture"]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | self._environment)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | self._environment
+        )
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: on a terminal and into a pipe."""
+"""The demo, as a newcomer runs it: into a pipe, on a terminal, with and without Spark, to its end and cut short."""
 
 from __future__ import annotations
 
@@ -6,32 +6,47 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
+import sys
 
 from tests.capturing import tailrace
 
 from tailrace.log.verify import verify
 from tailrace.store import FileStore, Store
 
+# As it is where nobody installed Spark.
+_WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main()"
+# Spark's start is most of it, on a machine that has other things to do.
+_PATIENCE_S = 400
 
-def test_demo_prints_lines_and_compares_row_for_row() -> None:
-    done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("equal, row for row") == 3
-    assert "DIFFERENT" not in done.stdout
-    assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
-    stores = set(re.findall(r"log verify --store (file://\S+)", done.stdout))
+
+def _kept_store(shown: str) -> FileStore:
+    stores = set(re.findall(r"log verify --store (file://\S+)", shown))
     assert len(stores) == 1
     store = Store.open(stores.pop())
     assert isinstance(store, FileStore)
+    return store
+
+
+def test_demo_ends_with_a_log_and_a_replica_that_are_the_database_row_for_row() -> None:
+    done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=_PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # Java has nothing to say
+    assert re.search(r"table .* database .* log .* replica", done.stdout)
+    assert done.stdout.count("equal, row for row") == 3
+    assert "DIFFERENT" not in done.stdout
+    assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
+    store = _kept_store(done.stdout)
     assert not list(verify(store))
     shutil.rmtree(store.root.parent)
 
 
-def test_demo_is_live_on_a_terminal() -> None:
+def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(tailrace("demo", "--seconds", "3"), stdout=theirs, stderr=theirs, env=env)
+    command = [sys.executable, "-c", _WITHOUT_SPARK, "demo", "--seconds", "3"]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     shown = b""
     try:
@@ -44,4 +59,25 @@ def test_demo_is_live_on_a_terminal() -> None:
     text = shown.decode()
     assert "newest changes" in text
     assert "commit → reader" in text
+    assert "pip install 'tailrace[spark]'" in text
     assert text.count("equal, row for row") == 3
+    shutil.rmtree(_kept_store(text).root.parent)
+
+
+def test_ctrl_c_while_spark_starts_ends_the_demo_with_its_summary() -> None:
+    command = tailrace("demo", "--seconds", "600")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        shown = ""
+        for line in process.stdout:
+            shown += line
+            if "replica: " in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
+        rest, errors = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    assert rest.count("equal, row for row") == 3
+    shutil.rmtree(_kept_store(shown + rest).root.parent)

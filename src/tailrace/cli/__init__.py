@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # One line per command: `tailrace.cli.<name>` holds it as `command`.
 COMMANDS: Final = {
-    "demo": "A shop on an embedded PostgreSQL, captured live.",
+    "demo": "A shop on an embedded PostgreSQL, captured and replicated live.",
     "init": "Write a tailrace.toml that explains every setting.",
     "check": "Inspect the source, and print the SQL that mends it.",
     "run": "Capture and deliver, kept running, with HTTP.",

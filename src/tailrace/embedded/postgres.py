@@ -207,6 +207,7 @@ class Postgres:
                 group=group,
                 extra_groups=[] if owner else None,
                 capture_output=True,
+                start_new_session=True,  # Ctrl-C in the terminal is ours to handle
             )
         finally:
             password_file.unlink(missing_ok=True)

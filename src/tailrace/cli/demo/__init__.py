@@ -1,0 +1,55 @@
+"""`tailrace demo`: a shop on an embedded PostgreSQL, captured and delivered to another, live; then compared."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tailrace import settings
+from tailrace.cli import reporting
+from tailrace.cli.demo import screen, summary
+from tailrace.cli.demo.capturing import Capturing
+from tailrace.cli.demo.replicating import Replicating, is_possible
+from tailrace.cli.demo.watching import Watching
+from tailrace.cli.signals import on_stop
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.shop import Shop
+from tailrace.store import Store
+
+
+@click.command("demo", short_help="A shop on an embedded PostgreSQL, captured and replicated live.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True, help="How long it runs.")
+def command(seconds: float) -> None:
+    """Start an embedded PostgreSQL with a small shop, capture its changes into a log, deliver them to another
+    PostgreSQL, and show what flows.
+
+    Ends by itself with a comparison: the rows that the database has, against those that the log makes and those that
+    the replica has. Without Spark (pip install 'tailrace[spark]') there is no replica.
+    """
+    console = Console(highlight=False)
+    reporting.log_to_stderr(logging.ERROR)
+    directory = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
+    store = Store.open(str(directory / "store"))
+    console.print("starting PostgreSQL 18 with a small shop …")
+    stopped = threading.Event()
+    with ExitStack() as stack:
+        server = stack.enter_context(Postgres())
+        shop = Shop(server)
+        configured = settings.Settings(
+            source=settings.Source(url=server.url), store=settings.Store(url=str(directory / "store"))
+        )
+        capturing = stack.enter_context(Capturing(configured, store))
+        watching = stack.enter_context(Watching(store))
+        replicating = stack.enter_context(Replicating(configured, watching)) if is_possible() else None
+        on_stop(stopped.set)  # Ctrl-C ends the demo early, with its summary
+        with shop:
+            screen.show(console, screen.Running(capturing, watching, replicating), seconds, stopped)
+        if replicating is not None:
+            summary.await_replica(console, capturing, replicating, stopped)
+        summary.show(console, capturing, watching, replicating, store)

@@ -1,0 +1,153 @@
+"""How the demo ends: the database's rows against those that the log makes, and those that the replica has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from contextlib import nullcontext
+from statistics import quantiles
+from typing import Any
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.change import Lsn
+from tailrace.cli import reporting
+from tailrace.cli.demo.capturing import Capturing
+from tailrace.cli.demo.replicating import Replicating
+from tailrace.cli.demo.screen import WITHOUT_SPARK
+from tailrace.cli.demo.watching import Watching
+from tailrace.embedded.process import wait_until
+from tailrace.embedded.shop import TABLES
+from tailrace.errors import TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.source.connection import connect
+from tailrace.store import Store
+
+_PATIENCE_S = 300.0
+
+Row = tuple[bytes | None, ...]
+
+
+def await_replica(console: Console, capturing: Capturing, replicating: Replicating, stopped: threading.Event) -> None:
+    """Until the replica has everything. Who stops the demo before the replica is there does not want to wait for it."""
+    with connect(capturing.source) as connection:
+        lsn = _current(connection)
+    capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
+    if stopped.is_set() and not replicating.is_live:
+        return
+    stopped.clear()  # from now on Ctrl-C means: do not wait
+    with console.status("the replica takes what is left …") if console.is_terminal else nullcontext():
+        done = wait_until(
+            lambda: replicating.error is not None or stopped.is_set() or replicating.has_all(), _PATIENCE_S
+        )
+    if not done:
+        replicating.give_up()
+
+
+def show(
+    console: Console, capturing: Capturing, watching: Watching, replicating: Replicating | None, store: Store
+) -> None:
+    with connect(capturing.source) as connection:
+        lsn = _current(connection)
+        capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
+        by_database = {table: _rows(connection, table) for table in TABLES}
+    sides = {"log": _rows_by_log(store)}
+    if replicating is not None and replicating.error is None and replicating.has_all():
+        with connect(replicating.address) as connection:
+            sides["replica"] = {table: _rows(connection, table) for table in TABLES}
+    verdict = Table(title=f"rows at {lsn}", title_justify="left")
+    verdict.add_column("table")
+    for side in ("database", *sides):
+        verdict.add_column(side, justify="right")
+    verdict.add_column("", no_wrap=True)
+    different = []
+    for table, rows in by_database.items():
+        wrong = [side for side, found in sides.items() if found.get(table, []) != rows]
+        different += wrong
+        mark = f"[bold red]DIFFERENT: {', '.join(wrong)}[/]" if wrong else "[green]equal, row for row[/]"
+        verdict.add_row(table, f"{len(rows):,}", *(f"{len(found.get(table, [])):,}" for found in sides.values()), mark)
+    done = capturing.capture.progress
+    wait_until(lambda: watching.operations.total() >= done.changes or watching.error is not None, 10)
+    watching.check()
+    console.print()
+    console.print(verdict)
+    size = sum(info.size for info in store.list("log"))
+    console.print(
+        f"{done.changes:,} changes in {done.transactions:,} transactions, {done.segments:,} segments, "
+        f"{reporting.size(size)}; commit → reader {_half_and_most(watching.delays)}"
+    )
+    _tell_of_replica(console, replicating, compared="replica" in sides)
+    _tell_what_next(console, store)
+    if different:
+        raise TailraceError(
+            f"the rows of the database and of the {different[0]} differ", "this is a bug in Tailrace: please report it"
+        )
+    if replicating is not None and replicating.error is not None:
+        raise replicating.error
+
+
+def _tell_of_replica(console: Console, replicating: Replicating | None, *, compared: bool) -> None:
+    if replicating is None:
+        console.print(f"replica: {WITHOUT_SPARK}", markup=False)
+    elif not compared:
+        console.print(f"replica: not compared, it was {replicating.state}")
+    elif replicating.delays:
+        console.print(f"commit → replica {_half_and_most(replicating.delays)}, once it had caught up")
+
+
+def _tell_what_next(console: Console, store: Store) -> None:
+    console.print("\nThe log is kept. What to try next:", style="bold")
+    for what, arguments in (
+        ("what is in it", f"log ls --store {store.url}"),
+        ("one table's changes", f"log cat --json --table public.orders --store {store.url}"),
+        ("that nobody touched it", f"log verify --store {store.url}"),
+        ("your own database", "init    (then check, then run)"),
+    ):
+        console.print(f"  {what:<24} {_program()} {arguments}", soft_wrap=True)
+
+
+def _half_and_most(delays: list[float]) -> str:
+    p50, p95 = (quantiles(delays, n=20)[i] for i in (9, 18)) if len(delays) > 1 else (0.0, 0.0)
+    return f"{reporting.duration(p50)} (half), {reporting.duration(p95)} (95 %)"
+
+
+def _program() -> str:
+    """What to type: the name if the shell would find it, else the path it was started by."""
+    return "tailrace" if shutil.which("tailrace") else os.path.relpath(sys.argv[0])
+
+
+def _current(connection: psycopg.Connection[Any]) -> Lsn:
+    row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+    assert row is not None
+    return Lsn.parse(str(row[0]))
+
+
+def _rows(connection: psycopg.Connection[Any], table: str) -> list[Row]:
+    result = connection.execute(f"SELECT * FROM public.{table}").pgresult  # noqa: S608
+    assert result is not None
+    fields = range(result.nfields)
+    return sorted(
+        tuple([None if (v := result.get_value(r, f)) is None else bytes(v) for f in fields])
+        for r in range(result.ntuples)
+    )
+
+
+def _rows_by_log(store: Store) -> dict[str, list[Row]]:
+    """Follow every change by its key: what the tables must look like now."""
+    tables: dict[str, dict[object, Any]] = {}
+    for change in LogReader(store).changes():
+        if change.relation is None:
+            continue
+        rows = tables.setdefault(change.relation.name, {})
+        key = [i for i, column in enumerate(change.relation.columns) if column.is_identity]
+        for image, is_there in ((change.old or change.new, False), (change.new, True)):
+            if image is not None:
+                identity = tuple([image[i] for i in key])
+                rows.pop(identity, None)
+                if is_there:
+                    rows[identity] = tuple(image)
+    return {name: sorted(rows.values()) for name, rows in tables.items()}
