@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database, drop_database, make_database
@@ -38,6 +40,7 @@ from tailrace.sinks.base import Load, Parallel, State, Step
 from tailrace.sinks.errand import Errand, Staged
 from tailrace.sinks.files import FilesOptions, FilesSink
 from tailrace.sinks.files import sink as files_sink
+from tailrace.sinks.files.encoding import MIB
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.snapshot import SnapshotJob
@@ -383,6 +386,16 @@ def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:
             records = [json.loads(line) for line in data.splitlines()]
             found += [(record["operation"], record["position"]) for record in records]
     return sorted(found)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))
+def test_a_step_that_is_repeated_has_the_same_parts(slices: list[tuple[int, bool]], hands: int) -> None:
+    sink = FilesSink("s", FilesOptions(url="file:///x"), Context(settings.Store("memory://parts")))
+    driven = Stepper(Configured(Common(name="s"), sink), settings.Store("memory://parts"), hands=hands)
+    found = tuple(plan.Slice(n, 0, 1, size * MIB, goes_on) for n, (size, goes_on) in enumerate(slices))
+    batch = plan.Batch(found, Offset(0, Lsn(0)), Offset(len(found), Lsn(9)))
+    parts = driven._parts(batch)
+    assert driven._parts(batch, len(parts)) == parts
 
 
 def test_retention_keeps_what_is_not_delivered(small: Log, tmp_path: Path) -> None:
