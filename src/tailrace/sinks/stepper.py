@@ -178,7 +178,7 @@ class Stepper:
             # Twice as many as there are hands, so that one that is slow does not hold up the others for long.
             count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._hands
         parts = batch.parts(count, whole_transactions=whole)
-        # There may be fewer than asked for. Asked again for that many, when the step is repeated, they must be the same.
+        # There may be fewer than asked for; asked for that many, when the step is repeated, they must be the same.
         while len(parts) < count:
             count = len(parts)
             parts = batch.parts(count, whole_transactions=whole)
