@@ -52,7 +52,11 @@ class Stepper:
     """Not for several threads at once."""
 
     def __init__(
-        self, configured: Configured, store: settings.Store, staff: Staff = in_this_process, hands: int = 1
+        self,
+        configured: Configured,
+        store: settings.Store,
+        staff: Staff = in_this_process,
+        hands: Callable[[], int] = lambda: 1,
     ) -> None:
         self.sink = configured.sink
         self.common = configured.common
@@ -176,7 +180,7 @@ class Stepper:
         whole = self.sink.whole_transactions or self.sink.parallel is Parallel.KEYS
         if count is None:
             # Twice as many as there are hands, so that one that is slow does not hold up the others for long.
-            count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._hands
+            count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._hands()
         parts = batch.parts(count, whole_transactions=whole)
         # There may be fewer than asked for; asked for that many, when the step is repeated, they must be the same.
         while len(parts) < count:

@@ -49,9 +49,7 @@ class _StoppedError(Exception):
 class Delivery:
     """Runs in a thread of its own from `start` to `stop`."""
 
-    def __init__(
-        self, spark: SparkSession, configured: Configured, store: settings.Store, checkpoint: Path, hands: int
-    ) -> None:
+    def __init__(self, spark: SparkSession, configured: Configured, store: settings.Store, checkpoint: Path) -> None:
         self.name = configured.name
         self._type = configured.common.type
         interval = configured.common.interval_ms
@@ -60,7 +58,11 @@ class Delivery:
         self._settings = store
         self._store = Store.open(store.url, store.options)
         self._checkpoint = checkpoint
-        self._stepper = Stepper(configured, store, Executors(spark.sparkContext, self.name), hands)
+        context = spark.sparkContext
+        # Asked anew each time: executors of a cluster come and go.
+        self._stepper = Stepper(
+            configured, store, Executors(context, self.name), lambda: max(context.defaultParallelism, 1)
+        )
         self._condition: Condition = "starting"
         self._error: TailraceError | None = None
         self._broken: Exception | None = None

@@ -63,12 +63,8 @@ class Engine:
         """Start Spark, and make the deliveries: they can be rewound before they are started."""
         if self._spark is None:
             self._spark = session("tailrace", self._master)
-        context = self._spark.sparkContext
         self.sinks = {
-            c.name: Delivery(
-                self._spark, c, self._settings.store, self._checkpoints / c.name, max(context.defaultParallelism, 1)
-            )
-            for c in self._configured
+            c.name: Delivery(self._spark, c, self._settings.store, self._checkpoints / c.name) for c in self._configured
         }
 
     def start(self) -> None:
