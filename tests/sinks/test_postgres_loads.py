@@ -55,7 +55,7 @@ class Scene:
 
     def stepper(self, mode: str = "mirror") -> Stepper:
         common = Common(type="postgres", name="replica")
-        return Stepper(Configured(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, hands=2)
+        return Stepper(Configured(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, hands=lambda: 2)
 
     def deliver(self, mode: str = "mirror", rewind: str | None = None) -> None:
         stepper = self.stepper(mode)
