@@ -293,6 +293,23 @@ def test_a_table_that_is_there_already(
     assert replica.rows("SELECT count(*) FROM t") == [(1 if row else 0,)]
 
 
+def test_a_partitioned_table_and_a_view(log: Captured, database: Database, replica: Database) -> None:
+    replica.execute("""
+        CREATE TABLE t (id int PRIMARY KEY, n int, v text) PARTITION BY RANGE (id);
+        CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (100);
+        CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (100) TO (MAXVALUE);
+        CREATE VIEW bag AS SELECT 'x'::text AS v WHERE false;
+    """)
+    with pytest.raises(SinkRefused, match="no plain table"):
+        deliver(sink_to(replica), log.store)
+    replica.execute("DROP VIEW bag")
+    log.execute("UPDATE t SET id = id + 150, n = 0 WHERE id < 20 AND id + 150 > 300")
+    log.execute("UPDATE t SET id = id + 1000 WHERE id < 50", "DELETE FROM t WHERE id > 250 AND id < 290")
+    log.catch_up()
+    deliver(sink_to(replica), log.store, limits=Limits(1, 1))
+    assert_same(database, replica, "t", "bag")
+
+
 def test_the_mode_of_a_sink_does_not_change(replica: Database) -> None:
     sink = sink_to(replica)
     sink.open()

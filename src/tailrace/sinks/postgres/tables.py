@@ -9,6 +9,7 @@ from psycopg import sql
 
 from tailrace.change import Relation
 from tailrace.errors import SinkDiverged, SinkRefused
+from tailrace.log.fold import has_key
 from tailrace.sinks.base import Load
 from tailrace.sinks.postgres.declared import Types
 from tailrace.sinks.postgres.failure import REWIND
@@ -115,6 +116,10 @@ class Tables:
         hint = "drop or rename it, or send the source's table elsewhere with `route`"
         if (owner := self._ledger.owner(target)) is not None:
             raise SinkRefused(f"{name} belongs to sink {owner}", "send one of them elsewhere with `route`")
+        kind = self._connection.execute("SELECT relkind FROM pg_class WHERE oid = %s::regclass", [_quoted(target)])
+        # Rows of partitions are found by their key alone: their places are not unique.
+        if kind.fetchone() not in ([("r",), ("p",)] if has_key(relation) else [("r",)]):
+            raise SinkRefused(f"{name} is there already, and is no plain table", hint)
         if not shape.fits(relation):
             raise SinkRefused(
                 f"{name} is there already, with other columns or another primary key, and Tailrace did not make it",
@@ -172,9 +177,13 @@ class Tables:
         self._ledger.remember(relation.oid, self._known[relation.oid])
 
     def _exists(self, target: tuple[str, str]) -> bool:
-        name = sql.Identifier(*target).as_string(self._connection)
-        return self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone() == (True,)
+        query = "SELECT to_regclass(%s) IS NOT NULL"
+        return self._connection.execute(query, [_quoted(target)]).fetchone() == (True,)
 
     def _shape(self, target: tuple[str, str]) -> Shape:
         where = sql.Identifier(*target)
         return Shape(self._connection, self._types, self._sink, where, is_history=self._is_history)
+
+
+def _quoted(target: tuple[str, str]) -> str:
+    return sql.Identifier(*target).as_string(None)
