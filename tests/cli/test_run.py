@@ -1,0 +1,185 @@
+"""`tailrace run` with everything real: a source, two sinks of which one is down, kills, a pause, a stop.
+
+One run of many steps, because each start of Spark takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests import oracle
+from tests.capturing import capture_to_end, environment, tailrace
+from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.store import StoreAddress
+
+from tailrace.embedded.process import free_port, wait_until
+
+_CONFIG = """
+[[sink]]
+type = "postgres"
+name = "replica"
+url = "{replica}"
+[[sink]]
+type = "postgres"
+name = "away"
+url = "postgresql://nobody@127.0.0.1:1/nothing"
+"""
+
+
+@pytest.fixture
+def replica(database: Database) -> Iterator[Database]:
+    made = make_database(database.server)
+    yield made
+    drop_database(made)
+
+
+class Run:
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        self.log = log
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{env['TAILRACE_HTTP_PORT']}", timeout=30)
+        with log.open("w") as file:
+            self.process = subprocess.Popen(tailrace("run"), env=env, stdout=file, stderr=file)
+
+    def status(self) -> dict[str, Any]:
+        """Empty as long as nobody answers."""
+        try:
+            found: dict[str, Any] = self.client.get("/status").json()
+            return found
+        except httpx.TransportError:
+            return {"capture": {"state": None}, "sinks": []}
+
+    def sink(self, name: str) -> dict[str, Any]:
+        return next((s for s in self.status()["sinks"] if s["name"] == name), {"state": None})
+
+    def await_(self, condition: Any, what: str, seconds: float = 240) -> None:
+        met = wait_until(lambda: condition() or self.process.poll() is not None, seconds)
+        assert met, f"{what}: waited in vain\n{self.log.read_text()}"
+        assert self.process.poll() is None, f"{what}: it ended\n{self.log.read_text()}"
+
+
+@contextmanager
+def running(env: dict[str, str], log: Path) -> Iterator[Run]:
+    run = Run(env, log)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.wait()
+        run.client.close()
+
+
+def rows(database: Database) -> oracle.Rows:
+    with database.connect() as connection:
+        exists = connection.execute("SELECT to_regclass('public.t')").fetchone()
+        return oracle.rows(connection, "public", "t") if exists != (None,) else oracle.Rows()
+
+
+def test_everything_under_one_supervisor(
+    database: Database, replica: Database, file_address: StoreAddress, tmp_path: Path
+) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text(_CONFIG.format(replica=replica.url))
+    env = environment(database, *file_address) | {
+        "TAILRACE_CONFIG": str(config),
+        "TAILRACE_HTTP_PORT": str(free_port()),
+        "TAILRACE_SNAPSHOT_ON_START": "true",
+    }
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, 'before')")
+
+    def arrives(run: Run, what: str) -> None:
+        run.await_(lambda: rows(replica) == rows(database), what)
+
+    with running(env, tmp_path / "log") as run:
+        run.await_(lambda: run.status()["capture"]["state"] == "streaming", "capture streams")
+        arrives(run, "the snapshot")
+        database.execute("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 1000) i; DELETE FROM t WHERE id % 7 = 3")
+        arrives(run, "changes")
+
+        # One sink whose destination is down: told, and nobody else's business.
+        run.await_(lambda: run.sink("away")["state"] == "retrying", "the other sink")
+        assert run.sink("replica")["state"] == "running"
+        health = run.client.get("/health")
+        assert health.status_code == 503
+        assert [fault.split(":")[0] for fault in health.json()["faults"]] == ["sink away is retrying"]
+        assert (
+            'tailrace_sink_state{sink="replica",type="postgres",state="running"} 1' in run.client.get("/metrics").text
+        )
+
+        # Capture is killed; the sinks' process is not touched.
+        first = run.status()["capture"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        database.execute("UPDATE t SET v = 'while nobody captures' WHERE id < 100")
+        run.await_(
+            lambda: (
+                (capture := run.status()["capture"])["state"] == "streaming" and capture["pid"] not in (first, None)
+            ),
+            "capture again",
+        )
+        assert run.status()["capture"]["restarts"] == 1
+        arrives(run, "changes from before the restart")
+
+        # A pause, and how it looks from elsewhere.
+        assert run.client.post("/sinks/replica/pause").status_code == 200
+        run.await_(lambda: run.sink("replica")["state"] == "paused", "a pause")
+        database.execute("INSERT INTO t VALUES (2000, 'paused')")
+        run.await_(lambda: run.sink("replica")["lag_bytes"] > 0, "a lag")
+        told = subprocess.run(tailrace("status", "--json"), env=env, capture_output=True, text=True, timeout=60)
+        assert told.returncode == 0, told.stderr
+        seen = {s["name"]: s for s in json.loads(told.stdout)["sinks"]}
+        assert (seen["replica"]["state"], seen["away"]["state"]) == ("paused", "retrying")
+        assert json.loads(told.stdout)["source"]["is_active"]
+        assert (2000,) not in replica.rows("SELECT id FROM t")
+        assert run.client.post("/sinks/replica/resume").status_code == 200
+        arrives(run, "what came during the pause")
+
+        # The Java process under Spark dies: the sinks' process is started anew, capture does not notice.
+        java = [p for p in psutil.Process(run.process.pid).children(recursive=True) if "java" in p.name()]
+        assert len(java) == 1
+        assert "Traceback" not in run.log.read_text()
+        java[0].kill()
+        database.execute("INSERT INTO t SELECT i, 'without Java' FROM generate_series(3000, 3100) i")
+        arrives(run, "changes from before Java died")
+        assert run.status()["capture"]["restarts"] == 1
+
+        # A stop in the middle of work.
+        everybody = psutil.Process(run.process.pid).children(recursive=True)
+        database.execute("INSERT INTO t SELECT i, repeat('y', 100) FROM generate_series(10000, 15000) i")
+        assert run.client.post("/shutdown", headers={"Origin": "https://evil.example"}).status_code == 403
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(90) == 0, run.log.read_text()
+        _, alive = psutil.wait_procs(everybody, timeout=30)
+        assert alive == []
+
+    # Nothing is lost: what the log had not got, and what the sink had not, comes with the next run. A sink that is
+    # refused for good makes the command fail, and nothing else.
+    capture_to_end(env)
+    refused = env | {"TAILRACE_SINK_AWAY_URL": database.server.url_of("no_such_database")}
+    delivered = subprocess.run(tailrace("deliver", "--once"), env=refused, capture_output=True, text=True, timeout=240)
+    assert delivered.returncode == 1, delivered.stderr
+    assert "no_such_database" in delivered.stderr
+    assert "hint: " in delivered.stderr
+    assert rows(replica) == rows(database)
+
+    # Somebody has spoilt the replica: it is made anew from the snapshot.
+    replica.execute("DELETE FROM t WHERE id < 500; UPDATE t SET v = 'spoilt' WHERE id = 3050")
+    again = subprocess.run(
+        tailrace("deliver", "--once", "--sink", "replica", "--rewind", "snapshot"),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert again.returncode == 0, again.stderr
+    assert "sink replica is rewound" in again.stdout
+    assert rows(replica) == rows(database)
