@@ -63,7 +63,9 @@ def pickled(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
 
 def made(log: Log, url: str, name: str, common: dict[str, Any] | None = None, **options: Any) -> Stepper:
     sink = FilesSink(name, FilesOptions(url=url, **options), Context(log.store))
-    return Stepper(Configured(Common(type="files", name=name, **(common or {})), sink), log.store, pickled, hands=2)
+    return Stepper(
+        Configured(Common(type="files", name=name, **(common or {})), sink), log.store, pickled, hands=lambda: 2
+    )
 
 
 def go_on(driven: Stepper, limits: plan.Limits | None = None) -> None:
@@ -391,7 +393,7 @@ def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))
 def test_a_step_that_is_repeated_has_the_same_parts(slices: list[tuple[int, bool]], hands: int) -> None:
     sink = FilesSink("s", FilesOptions(url="file:///x"), Context(settings.Store("memory://parts")))
-    driven = Stepper(Configured(Common(name="s"), sink), settings.Store("memory://parts"), hands=hands)
+    driven = Stepper(Configured(Common(name="s"), sink), settings.Store("memory://parts"), hands=lambda: hands)
     found = tuple(plan.Slice(n, 0, 1, size * MIB, goes_on) for n, (size, goes_on) in enumerate(slices))
     batch = plan.Batch(found, Offset(0, Lsn(0)), Offset(len(found), Lsn(9)))
     parts = driven._parts(batch)
@@ -404,6 +406,13 @@ def test_retention_keeps_what_is_not_delivered(small: Log, tmp_path: Path) -> No
     assert driven.cursor is not None
     position = cursors(Store.open(small.store.url))["kept"]
     assert position == (driven.cursor - 1, 0)
+
+
+def test_a_sink_that_has_everything_lags_behind_nothing(small: Log, tmp_path: Path) -> None:
+    go_on(made(small, tmp_path.as_uri(), "done"))
+    again = made(small, tmp_path.as_uri(), "done")
+    again.open()
+    assert again.oldest_undelivered_us() is None
 
 
 def test_a_rewind_writes_beside_what_is_there(small: Log, tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ def begin(reader: LogReader, where: Lsn | datetime | None) -> Offset:
         if where is not None and where < header.end_lsn:
             raise gap_error(header)
         return Offset(first, max(where or Lsn(0), header.end_lsn))
+    if header is not None and where is not None and header.end_lsn <= where and header.ends_at_commit:
+        return Offset(first, where)  # the log's end: nothing of that segment is still to come
     return Offset(first - 1, where or Lsn(0))
 
 
