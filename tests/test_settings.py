@@ -15,6 +15,7 @@ from tailrace.cli.init import TEMPLATE
 from tailrace.errors import ConfigError
 from tailrace.settings import Secret, Settings, Source, load
 from tailrace.settings.pattern import TablePattern
+from tailrace.sinks import configured
 
 BOTH = {"TAILRACE_SOURCE_URL": "postgresql://u@h/d", "TAILRACE_STORE_URL": "file:///x"}
 
@@ -26,7 +27,8 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
-    lines = TEMPLATE.splitlines()
+    sections, _, example = TEMPLATE.partition("# Where changes go")
+    lines = sections.splitlines()
     unset = ("password_file", "sslmode", "sslrootcert", "max_age_hours", "max_bytes", "endpoint", "region")
     for key in (*unset, "port", "token"):
         assert any(line.startswith(f"# {key} = ") for line in lines), f"{key} is explained"
@@ -37,6 +39,9 @@ def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
     for section in ("source", "store", "capture", "snapshot", "retention", "http"):
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
+    shown = [line.removeprefix("# ") for line in example.splitlines() if " = " in line or line.startswith("# [")]
+    (sink,) = configured(load(written(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
+    assert sink.common.mask == {"*.*.email": "hash"}, "the example of a sink is one"
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
