@@ -271,7 +271,7 @@ class Delivery:
         if query is not None:
             try:
                 query.stop()
-            except (PySparkException, Py4JError) as error:
+            except (PySparkException, Py4JError, OSError) as error:  # OSError: Java is gone, and its port with it
                 _log.debug("sink %s: the query did not stop: %s", self.name, error)
 
     def _batch(self, _: DataFrame, batch_id: int) -> None:
