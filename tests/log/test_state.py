@@ -354,3 +354,19 @@ def test_over_a_gap_nothing_is_said(database: Database, tmp_path: Path) -> None:
             del it.rows[after]
             it.mark("t")
     it.assert_all()
+
+
+def test_a_snapshot_from_before_the_log_is_none_to_start_from(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    early = settings.Settings(source=settings.Source(url=database.url), store=settings.Store(str(tmp_path / "store")))
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    job = SnapshotJob(early)
+    job.start()
+    assert job.wait(60)
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("DROP PUBLICATION tailrace")
+    with kept(database, tmp_path) as it:
+        lsn = it.mark("t")
+        with pytest.raises(GapError, match="are not in the log") as raised:
+            state.find(LogReader(it.store), "public", "t", lsn)
+        assert raised.value.hint == "take a new snapshot: `tailrace snapshot public.t`"
