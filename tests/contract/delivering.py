@@ -55,7 +55,7 @@ class Delivering:
         """Not open yet."""
         raw = {"name": "tested", **self.destination.settings(), **self._common}
         (configured,) = sinks.configured(settings.Settings(store=self.store, sinks=(raw,)), {})
-        return Stepper(configured, self.store, staff or elsewhere(random.Random(hands)), hands)
+        return Stepper(configured, self.store, staff or elsewhere(random.Random(hands)), lambda: hands)
 
     def deliver(self, end: Offset, staff: Staff | None = None, hands: int = 1) -> State:
         """By a new object, which is thrown away."""

@@ -21,12 +21,13 @@ from tailrace.change import Relation
 from tailrace.errors import SinkError, SparkError, TailraceError
 from tailrace.log import decoding
 from tailrace.log.decoding import Messages, TableChanges
+from tailrace.log.fold import joined
 from tailrace.pgoutput.columns import Images
 from tailrace.sinks.base import Parallel, Part
 from tailrace.sinks.errand import Errand, Staged, Tally, stage
 
-Piece = tuple[int, int, TableChanges | Messages]
-"""Number of the range, of the chunk in it, and changes of one bucket that are there."""
+Piece = tuple[tuple[int, int, int], TableChanges | Messages]
+"""Number of the range, of the chunk in it and of the run in that; and changes of one bucket that are there."""
 
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): (?!.*\bException\b.*at )")
@@ -100,23 +101,26 @@ def _one_by_one(errands: Sequence[Errand]) -> list[Staged | TailraceError]:
 def _pieces(number: int, errand: Errand, buckets: int) -> Iterator[tuple[int, int, Piece, bool]]:
     """Relation id, bucket, changes, and whether all of that table must stay together."""
     for index, chunk in enumerate(errand.chunks()):
-        for part in chunk:
+        for run, part in enumerate(chunk):
+            place = number, index, run
             if isinstance(part, Messages):
-                yield 0, 0, (number, index, part), False
+                yield 0, 0, (place, part), False
                 continue
             oid = part.relation.oid
             if part.is_truncate or not part.relation.key:
-                yield oid, 0, (number, index, part), True
+                yield oid, 0, (place, part), True
                 continue
             keys, changes_keys = key_buckets(part, buckets)
             for bucket in np.unique(keys):
-                yield oid, int(bucket), (number, index, part.take(keys == bucket)), changes_keys
+                yield oid, int(bucket), (place, part.take(keys == bucket)), changes_keys
 
 
 def _stage_bucket(model: Errand, bucket: int, pieces: Iterable[Piece]) -> Staged | TailraceError:
-    ordered = sorted(pieces, key=lambda piece: (piece[0], piece[1], _first(piece[2])))
+    runs: dict[tuple[int, int, int], list[TableChanges | Messages]] = {}
+    for place, part in sorted(pieces, key=lambda piece: piece[0]):
+        runs.setdefault(place, []).append(part)
     tally = Tally()
-    chunks: Iterator[decoding.Chunk] = ([part] for _, _, part in ordered)
+    chunks: Iterator[decoding.Chunk] = ([_whole(parts)] for parts in runs.values())
     try:
         receipt = model.sink.stage(Part(model.step, bucket, tally.over(chunks)))
     except TailraceError as error:
@@ -124,8 +128,12 @@ def _stage_bucket(model: Errand, bucket: int, pieces: Iterable[Piece]) -> Staged
     return Staged(receipt, tally.changes, tally.has_marker)
 
 
-def _first(part: TableChanges | Messages) -> tuple[int, int]:
-    return int(part.at.commit_lsn[0]), int(part.at.ordinal[0])
+def _whole(parts: Sequence[TableChanges | Messages]) -> TableChanges | Messages:
+    """A run as it was before it was cut by key: its table turned out to be one that must stay together."""
+    if len(parts) == 1:
+        return parts[0]
+    run = joined([part for part in parts if isinstance(part, TableChanges)])
+    return run.take(np.lexsort((run.at.ordinal, run.at.commit_lsn)))
 
 
 def key_buckets(part: TableChanges, buckets: int) -> tuple[npt.NDArray[np.int64], bool]:
