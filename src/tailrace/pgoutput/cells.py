@@ -1,18 +1,24 @@
-"""Cells of one column → an Arrow array of the column's mapped type."""
+"""Cells of one column → an Arrow array of the column's mapped type.
+
+The loops are imported where they are called: numba takes half a second of a processor to load, and of the processes
+that Spark starts for a source most never read a value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.pgoutput import kernel, kernel_number, kernel_time
 from tailrace.types import Form, Mapping
+
+if TYPE_CHECKING:
+    from tailrace.pgoutput import kernel
 
 Mask = npt.NDArray[np.bool_]
 
@@ -34,6 +40,8 @@ class Cells:
     @classmethod
     def of(cls, texts: pa.StringArray) -> Cells:
         """Of one column, read already as text."""
+        from tailrace.pgoutput import kernel
+
         _, offsets, data = texts.buffers()
         places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
         valid = texts.is_valid().to_numpy(zero_copy_only=False)
@@ -71,12 +79,16 @@ def _check(bad: int) -> None:
 
 
 def _finish(type_: pa.DataType, values: npt.NDArray[Any], state: kernel.Bytes) -> _Column:
+    from tailrace.pgoutput import kernel
+
     valid = state == kernel.VALUE
     array = pa.Array.from_buffers(type_, len(state), [bitmap(valid), pa.py_buffer(values)])
     return array, np.flatnonzero(state == kernel.SPECIAL)
 
 
 def _spread(cells: Cells, type_: pa.DataType, unhex: bool = False) -> pa.Array:
+    from tailrace.pgoutput import kernel
+
     total = int(np.maximum(cells.length, 0).sum())
     if total > _LARGEST_COLUMN:
         raise UnreadableError(f"{total} bytes are too many for one batch: decode fewer rows at a time")
@@ -124,6 +136,8 @@ def _boolean(cells: Cells, mapping: Mapping) -> _Column:
 
 
 def _integer(cells: Cells, mapping: Mapping) -> _Column:
+    from tailrace.pgoutput import kernel_number
+
     out, state = _outputs(cells)
     dtype = mapping.arrow.to_pandas_dtype()
     limits = np.iinfo(dtype)
@@ -137,6 +151,8 @@ def _outputs(cells: Cells) -> tuple[kernel.Longs, kernel.Bytes]:
 
 
 def _decimal(cells: Cells, mapping: Mapping) -> _Column:
+    from tailrace.pgoutput import kernel_number
+
     state = np.empty(len(cells.start), np.uint8)
     words = np.empty((len(state), 2), np.uint64)
     precision, scale, money = mapping.arrow.precision, mapping.arrow.scale, mapping.form is Form.MONEY
@@ -144,22 +160,23 @@ def _decimal(cells: Cells, mapping: Mapping) -> _Column:
     return _finish(mapping.arrow, words, state)
 
 
-_MOMENTS: Final = {
-    Form.DATE: kernel_time.DATE,
-    Form.TIMESTAMP: kernel_time.TIMESTAMP,
-    Form.TIMESTAMPTZ: kernel_time.TIMESTAMPTZ,
-    Form.TIME: kernel_time.TIME,
-}
-
-
 def _moment(cells: Cells, mapping: Mapping) -> _Column:
+    from tailrace.pgoutput import kernel_time
+
     out, state = _outputs(cells)
-    kind = _MOMENTS[mapping.form]
+    kind = {
+        Form.DATE: kernel_time.DATE,
+        Form.TIMESTAMP: kernel_time.TIMESTAMP,
+        Form.TIMESTAMPTZ: kernel_time.TIMESTAMPTZ,
+        Form.TIME: kernel_time.TIME,
+    }[mapping.form]
     _check(kernel_time.moments(cells.data, cells.start, cells.length, kind, out, state))
     return _finish(mapping.arrow, out.astype(np.int32) if mapping.form is Form.DATE else out, state)
 
 
 def _interval(cells: Cells, mapping: Mapping) -> _Column:
+    from tailrace.pgoutput import kernel, kernel_time
+
     microseconds, state = _outputs(cells)
     months, days = np.empty(len(state), np.int32), np.empty(len(state), np.int32)
     _check(kernel_time.intervals(cells.data, cells.start, cells.length, months, days, microseconds, state))

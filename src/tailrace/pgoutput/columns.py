@@ -7,6 +7,7 @@ values and then read them with the same code, so snapshot and stream agree on ev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,11 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.errors import DecodeError
-from tailrace.pgoutput import kernel, message
+from tailrace.pgoutput import message
 from tailrace.pgoutput.cells import Cells, Mask, UnreadableError, bitmap, read
+
+if TYPE_CHECKING:
+    from tailrace.pgoutput import kernel
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ def decode(relation: Relation, payloads: pa.Array, *, as_text: bool = False) -> 
 
     With `as_text` every column is a string, PostgreSQL's own text: nothing is special, nothing is converted.
     """
+    from tailrace.pgoutput import kernel  # here, because it loads the compiler: see `cells`
+
     count, columns = len(payloads), len(relation.columns)
     data, offsets = _buffers(payloads)
     old, new = np.empty(count, np.uint8), np.empty(count, np.uint8)
@@ -87,6 +93,8 @@ def decode(relation: Relation, payloads: pa.Array, *, as_text: bool = False) -> 
 
 def decode_copy(relation: Relation, data: bytes | pa.Buffer) -> Images:
     """`data`: whole lines of COPY … TO STDOUT in text format, with the relation's columns in their order."""
+    from tailrace.pgoutput import kernel
+
     text = np.frombuffer(data, np.uint8)
     columns = len(relation.columns)
     count = int(np.count_nonzero(text == ord("\n")))
@@ -126,6 +134,8 @@ def _malformed(relation: Relation, payload: bytes) -> DecodeError:
 
 
 def _rows(relation: Relation, cells: Cells, present: Mask, as_text: bool = False) -> Images:
+    from tailrace.pgoutput import kernel
+
     schema = types.schema(relation, as_text)
     count = len(present)
     if not present.any():
