@@ -151,6 +151,8 @@ def _measure(
     report.line("CREATE SUBSCRIPTION", _rates(load.changes, theirs), "changes/s, slowest and fastest round")
     report.line("deliver", _rates(load.changes, ours), "Spark had been started; rows compared")
     report.line("ratio", f"{ratio:.2f}", f"want ≥ {load.want}", ok=ratio >= load.want)
+    begun = statistics.median(t.seconds / (o.seconds - o.starting) for t, o in zip(theirs, ours, strict=True))
+    report.line("ratio from the first step on", f"{begun:.2f}", "what a longer drain comes to")
     report.line("until the first step", f"{best.starting:.1f} s", "of the fastest: sink opened, query started")
     report.line("read, decode, stage", f"{best.staging:.1f} s", f"in {best.steps} steps, on executors if large")
     report.line("apply and commit", f"{best.committing:.1f} s")
