@@ -36,19 +36,19 @@ MEMORIES: dict[str, Memory] = {}
 
 
 @dataclass(frozen=True)
-class Options:
+class WitnessOptions:
     memory: str = ""
 
 
 class Witness:
-    Options = Options
+    Options = WitnessOptions
     values = "text"
     parallel = Parallel.NONE
     whole_transactions = True
     keeps_tables = False
     interval_ms = 0
 
-    def __init__(self, name: str, options: Options, context: Context) -> None:
+    def __init__(self, name: str, options: WitnessOptions, context: Context) -> None:
         self.name = name
         self.memory = MEMORIES.setdefault(options.memory or name, Memory())
 
