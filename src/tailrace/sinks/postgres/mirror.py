@@ -49,16 +49,16 @@ class Work:
         if rows.table is None:
             return self._scratch.fill(self._types, rows, name)
         where = sql.Identifier(self._schema, rows.table)
-        lost = SinkError(
-            f"rows staged for {name} are no longer at the destination: it crashed in between", "they are staged again"
-        )
         try:
             with self.connection.transaction():
-                found = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(where)).fetchone()
+                first = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(where)).fetchone()
         except psycopg.errors.UndefinedTable:
-            raise lost from None
-        if found != (rows.count,):
-            raise lost
+            first = None
+        if first is None:
+            raise SinkError(
+                f"rows staged for {name} are no longer at the destination: it crashed, or the sink was opened since",
+                "they are staged again",
+            )
         return where
 
     def run(self, statement: sql.Composed, expected: int, effect: Effect[Rows], what: str, *, by_index: bool) -> None:

@@ -49,7 +49,7 @@ class Stage:
         own = f"{self._name}_{next(self._numbers)}"
         where = sql.Identifier(self._schema, own)
         columns = declarations(Types(connection), table.fields)
-        # Not logged: after a crash of the destination it is empty, which the number of rows tells.
+        # Not logged: after a crash of the destination it is empty or gone, and the commit notices.
         with connection.transaction():
             # COPY need not lock or log what nobody else can see yet.
             connection.execute(

@@ -1,0 +1,32 @@
+"""Which change ended which version: held to a stack of rows that are there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.sinks.postgres.versions import pairs
+
+_Events = list[tuple[int, int]]
+
+
+@st.composite
+def _changes(draw: st.DrawFn) -> _Events:
+    """What each change found and left, of few rows, so that equal ones are there at the same time."""
+    row = st.integers(0, 3)
+    insert, delete, update = st.tuples(st.just(-1), row), st.tuples(row, st.just(-1)), st.tuples(row, row)
+    return draw(st.lists(insert | delete | update, max_size=30))
+
+
+@given(_changes())
+def test_rows_are_ended_youngest_first(changes: _Events) -> None:
+    there: dict[int, list[int]] = {}
+    expected = []
+    for number, (found, left) in enumerate(changes):
+        expected.append(there[found].pop() if there.get(found) else -1)
+        if left >= 0:
+            there.setdefault(left, []).append(number)
+    finds = np.array([found for found, _ in changes], np.int64)
+    leaves = np.array([left for _, left in changes], np.int64)
+    assert pairs(finds, leaves).tolist() == expected
