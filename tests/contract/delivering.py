@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +18,7 @@ from tests.contract.scenario import Mark, Scenario
 from tailrace import settings, sinks
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import SinkError, StoreError, TailraceError
 from tailrace.log.plan import Offset
 from tailrace.log.reader import LogReader
 from tailrace.sinks.base import Parallel, State
@@ -163,6 +163,30 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(psycopg.Transaction, "__exit__", left_transaction),
     ):
         yield
+
+
+@contextmanager
+def failing(rng: random.Random, share: float) -> Iterator[Callable[[], int]]:
+    """A store of which some requests fail, before or after they did something; gives how many did."""
+    failures = 0
+
+    def sometimes(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal failures
+            fails, late = rng.random() < share, rng.random() < 0.5
+            failures += fails
+            found = function(*arguments, **named) if late or not fails else None
+            if fails:
+                raise StoreError("the store is away", "wait")
+            return found
+
+        return wrapped
+
+    names = ("get", "get_range", "head", "list", "delete", "create", "replace")
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(patch.object(FileStore, name, sometimes(getattr(FileStore, name))))
+        yield lambda: failures
 
 
 def refused(stepper: Stepper, committed: Sequence[tuple[Any, Any]]) -> int:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests import oracle, values
 from tests.contract import order
-from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere, refused
+from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere, failing, refused
 from tests.contract.destinations import (
     Destination,
     History,
@@ -28,6 +28,7 @@ from tests.contract.scenario import Scenario, Table
 from tests.fixtures.postgres import drop_database, make_database
 
 from tailrace.change import Lsn, Position
+from tailrace.errors import StoreError
 from tailrace.log import plan
 from tailrace.log.plan import Limits
 from tailrace.sinks import stepper as stepping
@@ -194,6 +195,22 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
                 crashes += 1
         delivering.assert_holds(scenario, mark, state)
     assert crashes > 10
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_store_that_fails_now_and_then(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """Whatever request it is, what was reached stays, and the next attempt goes on from there."""
+    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
+    with failing(random.Random(4), 0.01) as failures:
+        for mark in scenario.marks[1::2]:
+            while True:
+                try:
+                    state = delivering.deliver(mark.offset, hands=2)
+                    break
+                except StoreError:
+                    continue
+    assert failures() > 3
+    delivering.assert_holds(scenario, scenario.marks[-1], state)
 
 
 @pytest.mark.usefixtures("all_large")
