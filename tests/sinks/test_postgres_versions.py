@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.sinks.postgres.versions import pairs
@@ -19,6 +19,7 @@ def _changes(draw: st.DrawFn) -> _Events:
     return draw(st.lists(insert | delete | update, max_size=30))
 
 
+@settings(deadline=None)
 @given(_changes())
 def test_rows_are_ended_youngest_first(changes: _Events) -> None:
     there: dict[int, list[int]] = {}
