@@ -21,7 +21,7 @@ demo: setup ## a shop on an embedded PostgreSQL, captured and replicated live
 
 .PHONY: test
 test: setup ## all tests, on real servers from wheels
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: lint
 lint: setup ## ruff and mypy
