@@ -24,8 +24,6 @@ from tailrace.spark.table_state import StateReader
 
 def register(spark: SparkSession) -> None:
     """Make `tailrace` known to a session."""
-    # Off unless asked for; a source that can take filters is refused while it is.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(TailraceSource)
 
 

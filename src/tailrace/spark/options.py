@@ -11,9 +11,11 @@ from typing import Final
 from tailrace.errors import ConfigError
 from tailrace.log.plan import UNLIMITED, Limits
 from tailrace.log.reader import LogReader
+from tailrace.settings.pattern import TablePattern
 from tailrace.settings.reading import did_you_mean
 
 _STORE: Final = "store."
+_LISTED: Final = re.compile(r'(?:[^,"]|"(?:[^"]|"")*")+')
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".\s]+)')
 
 
@@ -44,6 +46,8 @@ class Options:
 
     path: str = ""
     table: Table | None = None
+    tables: tuple[TablePattern, ...] = ()
+    """Patterns: the changes of these tables alone, in the change stream."""
     starting: str = "earliest"
     """earliest, latest, an LSN or an ISO time: the first commit that counts."""
     ending: str = "latest"
@@ -79,6 +83,8 @@ class Options:
                 faults.append(f"{name} is {text!r}: {error}")
             except ConfigError as error:
                 faults.append(f"{error}: {error.hint}")
+        if {"table", "tables"} <= given.keys():
+            faults.append("table is for the rows of one table, tables for changes of several: give one of them")
         if not given.get("path"):
             faults.append("there is no store")
         if faults:
@@ -128,8 +134,13 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _patterns(text: str) -> tuple[TablePattern, ...]:
+    return tuple(TablePattern.parse(part.strip()) for part in _LISTED.findall(text))
+
+
 _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "table": Table.parse,
+    "tables": _patterns,
     "max_segments_per_batch": _limit,
     "max_bytes_per_batch": _limit,
     "poll_interval_ms": lambda text: _at_least(0, text),

@@ -22,6 +22,7 @@ from tailrace.log.lineage import Lineage
 from tailrace.log.plan import MIB, Batch, Slice
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Content
+from tailrace.settings.pattern import TablePattern
 from tailrace.spark import changes
 from tailrace.spark.changes import Contexts
 from tailrace.spark.options import Options
@@ -44,6 +45,7 @@ class Part(InputPartition):
     admission: Admission
     shape: Shape | None
     """None for the change stream."""
+    tables: tuple[TablePattern, ...] = ()
 
 
 def told(function: Callable[P, T]) -> Callable[P, T]:
@@ -63,10 +65,15 @@ def with_hint(error: TailraceError) -> TailraceError:
     return type(error)(f"{error.message} ({error.hint})" if error.hint else error.message, error.hint)
 
 
-def parts(batch: Batch, admission: Admission, shape: Shape | None, count: int | None = None) -> list[InputPartition]:
+def parts(
+    batch: Batch, admission: Admission, shape: Shape | None, tables: tuple[TablePattern, ...] = ()
+) -> list[InputPartition]:
     """The batch for tasks: of a transaction that spans segments the change stream needs all in one, for `context`."""
-    wanted = count or -(-batch.bytes // PART_BYTES)
-    return [Part(slices, admission, shape) for slices in batch.parts(max(wanted, 1), whole_transactions=shape is None)]
+    wanted = -(-batch.bytes // PART_BYTES)
+    return [
+        Part(slices, admission, shape, tables)
+        for slices in batch.parts(max(wanted, 1), whole_transactions=shape is None)
+    ]
 
 
 def read(options: Options, part: Any) -> Iterator[pa.RecordBatch]:
@@ -91,6 +98,10 @@ def batches(reader: LogReader, part: Part) -> Iterator[pa.RecordBatch]:
         for s in group:
             for low, high in _windows(s):
                 found = chunk(contents.get(s.segment), low, high, part.admission, as_text=True)
+                if part.tables:
+                    found = [
+                        run for run in found if isinstance(run, TableChanges) and _match(part.tables, run.relation)
+                    ]
                 if (batch := changes.batch(found, told)) is not None:
                     yield batch
 
@@ -150,6 +161,23 @@ def admission(start: Lsn, end: Lsn | None, oids: Iterable[int] | None) -> Admiss
     if oids is None:
         return Admission(start, end=end)
     return Admission(start, dict.fromkeys(oids, start), others=False, end=end)
+
+
+def chosen(log: LogReader, batch: Batch, tables: tuple[TablePattern, ...]) -> tuple[Batch, set[int] | None]:
+    """What of a batch of the change stream is needed for some tables, and their oids; all of it without patterns."""
+    if not tables:
+        return batch, None
+    of = {
+        s.segment: {relation.oid for _, relation in log.relations(s.segment) if _match(tables, relation)}
+        for s in batch.slices
+    }
+    # Of transactions that span segments all is needed, or nothing: what is told in them may stand anywhere.
+    kept = [s for group in together(batch.slices) if any(of[s.segment] for s in group) for s in group]
+    return Batch(tuple(kept), batch.start, batch.end), set().union(*of.values())
+
+
+def _match(tables: tuple[TablePattern, ...], relation: Relation) -> bool:
+    return any(pattern.matches(relation.schema, relation.name) for pattern in tables)
 
 
 def together(slices: Sequence[Slice]) -> list[tuple[Slice, ...]]:

@@ -70,7 +70,8 @@ class StreamReader(DataSourceStreamReader):
             return []
         batch = plan.between(self._log, first, last, across_gaps=self._options.across_gaps)
         if self._pinned.relation is None:
-            return reading.parts(batch, reading.admission(first.lsn, None, None), None)
+            batch, oids = reading.chosen(self._log, batch, self._options.tables)
+            return reading.parts(batch, reading.admission(first.lsn, None, oids), None, self._options.tables)
         batch, shape = reading.shaped(self._lineage_from(first), batch, self._options, self._pinned.relation)
         return reading.parts(batch, reading.admission(first.lsn, None, shape.chains), shape)
 
@@ -97,8 +98,10 @@ class StreamReader(DataSourceStreamReader):
         return Batch((), start, start)
 
     def _has_wanted(self, batch: Batch) -> bool:
-        if self._pinned.relation is None or not batch.slices:
-            return bool(batch.slices)
+        if not batch.slices:
+            return False
+        if self._pinned.relation is None:
+            return bool(reading.chosen(self._log, batch, self._options.tables)[0].slices)
         lineage = self._lineage_from(batch.start)
         return bool(reading.shaped(lineage, batch, self._options, self._pinned.relation)[0].slices)
 
