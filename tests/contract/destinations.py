@@ -418,9 +418,9 @@ class _TypedChange:
 def _typed_changes(relation: Relation, batch: pa.RecordBatch) -> Iterator[_TypedChange]:
     count = len(relation.columns)
     # The table's own columns come first, and after them the rest in an order that is fixed.
-    operation, position, _, _, _, _, _, is_last, before, unchanged, special = batch.columns[count:]
+    operation, position, _, _, _, _, _, is_last, before, unchanged, special, old_special = batch.columns[count:]
     new = list(oracle.typed_rows([_batch(relation, [*batch.columns[:count], special])]))
-    old = list(oracle.typed_rows([_batch(relation, before.flatten())]))
+    old = list(oracle.typed_rows([_batch(relation, [*before.flatten(), old_special])]))
     has_old = before.is_valid().to_pylist()
     for row, what in enumerate(operation.to_pylist()):
         yield _TypedChange(

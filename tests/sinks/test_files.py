@@ -30,6 +30,7 @@ from tailrace.change import Change, Column, Lsn, Position, Relation, Type
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, CorruptError, FencedError
 from tailrace.log import plan, rendering
+from tailrace.log.decoding import DELETE, At, TableChanges, no_images
 from tailrace.log.plan import Offset
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import cursors
@@ -40,7 +41,7 @@ from tailrace.sinks.base import Load, Parallel, State, Step
 from tailrace.sinks.errand import Errand, Staged
 from tailrace.sinks.files import FilesOptions, FilesSink
 from tailrace.sinks.files import sink as files_sink
-from tailrace.sinks.files.encoding import MIB
+from tailrace.sinks.files.encoding import MIB, Parquet
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.snapshot import SnapshotJob
@@ -229,7 +230,7 @@ def parquet_rows(data: bytes) -> Iterator[tuple[Position, Row]]:
     before = named("_before")
     new = images(own, named("_special"), [o in ("INSERT", "UPDATE", "SNAPSHOT") for o in operations])
     old_columns = [before.field(i) for i in range(count)]
-    old = images(old_columns, before.field(count), before.is_valid().to_pylist())
+    old = images(old_columns, named("_before_special"), before.is_valid().to_pylist())
     lasts = named("_is_last").to_pylist()
     for i, position in enumerate(named("_position").to_pylist()):
         parsed = Position.parse(position)
@@ -520,6 +521,23 @@ def test_compression(small: Log, tmp_path: Path, format_: str, compression: str,
     assert stems.keys() == plains.keys()
     for stem, data in plains.items():
         assert stems[stem] == (unpacked(data) if format_ == "parquet" else data)
+
+
+def test_tables_whose_columns_are_named_as_ours_or_that_have_none() -> None:
+    names = ("_position", "_Before", "__special", "_special")
+    columns = tuple(Column(name, Type(25, "pg_catalog", "text")) for name in names)
+    for relation, expected in (
+        (Relation(1, "s", "t", "d", columns), ["__position", "__before", "___special", "_before_special"]),
+        (Relation(1, "s", "t", "f", ()), ["_position", "_before", "_special", "_before_special"]),
+    ):
+        numbers, no = np.zeros(2, np.int64), np.zeros(2, np.bool_)
+        at, none = At(numbers, numbers, numbers, numbers, numbers, no), no_images(relation, 2)
+        changes = TableChanges(relation, at, np.full(2, DELETE, np.uint8), replace(none, present=~no), no, none)
+        (piece,) = Parquet().pieces(changes)
+        table = pq.ParquetFile(pa.BufferReader(Parquet().file([piece]))).read()
+        assert table.num_rows == 2
+        ours = table.schema.names[len(relation.columns) :]
+        assert [name for name in ours if name.endswith(("position", "before", "special"))] == expected
 
 
 def test_shaped_changes_go_where_they_are_routed(small: Log, tmp_path: Path) -> None:

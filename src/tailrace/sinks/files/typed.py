@@ -32,9 +32,10 @@ def batch_of(part: TableChanges | Messages) -> pa.RecordBatch:
     relation = part.relation
     more = {
         **_about(part.at, json.operations(part.operation)),
-        "_before": _before(part.old, relation),
+        "_before": _before(part.old),
         "_unchanged": _unchanged(part.new, relation),
         "_special": _special(part.new),
+        "_before_special": _special(part.old),
     }
     fields = list(part.new.batch.schema)
     for name, array in more.items():
@@ -56,12 +57,12 @@ def _about(at: At, operations: pa.StringArray) -> dict[str, pa.Array]:
     }
 
 
-def _before(old: Images, relation: Relation) -> pa.StructArray:
-    """The row that was there, or what identifies it, with the values that its columns cannot hold."""
-    fields = [*old.batch.schema, pa.field(_free("_special", relation), types.SPECIALS)]
-    return pa.StructArray.from_arrays(
-        [*old.batch.columns, _special(old)], fields=fields, mask=pa.array(~old.present, pa.bool_())
-    )
+def _before(old: Images) -> pa.StructArray:
+    """The row that was there, or what identifies it."""
+    # Parquet has no struct without fields; of a table without columns, there is nothing to say but that.
+    fields = list(old.batch.schema) or [pa.field("_", pa.null())]
+    arrays = old.batch.columns or [pa.nulls(len(old))]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~old.present, pa.bool_()))
 
 
 def _special(images: Images) -> pa.MapArray:
@@ -82,6 +83,7 @@ def _unchanged(new: Images, relation: Relation) -> pa.ListArray:
 
 
 def _free(name: str, relation: Relation) -> str:
-    while any(column.name == name for column in relation.columns):
+    # Spark and DuckDB do not tell `A` from `a`.
+    while any(column.name.lower() == name for column in relation.columns):
         name = f"_{name}"
     return name
