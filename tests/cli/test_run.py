@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.capturing import capture_to_end, environment, tailrace
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.fixtures.store import StoreAddress
 
-from tailrace.embedded.process import free_port, wait_until
+from tailrace.embedded.process import free_port
 
 _CONFIG = """
 [[sink]]
@@ -61,10 +62,13 @@ class Run:
     def sink(self, name: str) -> dict[str, Any]:
         return next((s for s in self.status()["sinks"] if s["name"] == name), {"state": None})
 
-    def await_(self, condition: Any, what: str, seconds: float = 240) -> None:
-        met = wait_until(lambda: condition() or self.process.poll() is not None, seconds)
-        assert met, f"{what}: waited in vain\n{self.log.read_text()}"
-        assert self.process.poll() is None, f"{what}: it ended\n{self.log.read_text()}"
+    def await_(self, condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            with suppress(subprocess.TimeoutExpired):  # not as often as possible: the machine has work to do
+                self.process.wait(0.1)
+            assert self.process.returncode is None, f"{what}: it ended\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"{what}: waited in vain\n{self.log.read_text()}"
 
 
 @contextmanager
