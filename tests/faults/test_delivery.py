@@ -1,0 +1,184 @@
+"""Delivery that is killed, and destinations that are killed under it: nothing lost, nothing twice.
+
+Real `tailrace deliver` processes, while a workload runs and capture writes. `DELIVERY_KILLS` says how often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+from tests import oracle
+from tests.capturing import CaptureThread, current_lsn, tailrace
+from tests.fixtures.postgres import Database, make_database, running
+from tests.workload import Workload
+
+from tailrace import settings
+from tailrace.change import Lsn
+from tailrace.embedded.process import wait_until
+from tailrace.log.reader import LogReader
+from tailrace.log.rendering import to_json
+from tailrace.source.bootstrap import Bootstrap
+from tailrace.store import Store
+
+KILLS = int(os.environ.get("DELIVERY_KILLS", "8"))
+
+
+class Scene:
+    """A source under a workload and under capture, and `tailrace deliver` beside them."""
+
+    def __init__(self, database: Database, directory: Path, sinks: str) -> None:
+        self.database = database
+        self.settings = settings.Settings(
+            source=settings.Source(url=database.url, tables=("*.*",)),
+            store=settings.Store((directory / "store").as_uri()),
+            capture=settings.Capture(seal_after_ms=100, segment_bytes=64 * 1024),
+        )
+        self.store = Store.open(self.settings.store.url)
+        self.workload = Workload(database.connect, seed=3, rest_s=0.5)
+        config = directory / "tailrace.toml"
+        config.write_text(f'[store]\nurl = "{self.settings.store.url}"\n{sinks}')
+        self.said = directory / "said"
+        self._env = os.environ | {"TAILRACE_CONFIG": str(config)}
+
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """While this lasts, changes arrive in the log; at its end it has them all."""
+        self.workload.create()
+        self.database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+        self.workload.run(20)
+        bootstrap = Bootstrap(self.settings, self.store)
+        with CaptureThread(self.settings, self.store, snapshots=bootstrap) as capture:
+            assert bootstrap.wait(120)
+            assert bootstrap.error is None
+            bootstrap.stop()
+            with self.workload:
+                yield
+            with self.database.connect() as connection:
+                capture.wait_for(current_lsn(connection))
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        # A session of its own: what is killed is all of it, Spark's Java and its workers too.
+        with self.said.open("ab") as said:
+            return subprocess.Popen(
+                tailrace("deliver", *arguments), env=self._env, stdout=said, stderr=said, start_new_session=True
+            )
+
+    def tail(self) -> str:
+        """What deliveries said last."""
+        return self.said.read_text(errors="replace")[-3000:]
+
+    def deliver_all(self) -> None:
+        process = self.start("--once")
+        try:
+            assert process.wait(600) == 0, self.tail()
+        finally:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With everything that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Moves:
+    """Whether sinks move, as their destinations say."""
+
+    def __init__(self, scene: Scene, replica: Database) -> None:
+        self._scene = scene
+        self._replica = replica
+        self._seen = self._now()
+
+    def _now(self) -> tuple[object, object]:
+        kept = self._scene.store.get("cursors/files/state.json")
+        with suppress(psycopg.Error), self._replica.connect() as connection:
+            return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone(), kept
+        return None, kept
+
+    def wait(self, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
+        """Until the replica has more than when this was last asked; the process must live."""
+        before = self._seen[0]
+        moved = wait_until(lambda: process.poll() is not None or self._now()[0] not in (None, before), seconds)
+        assert process.poll() is None, self._scene.tail()
+        assert moved, f"nothing was delivered: {self._scene.tail()}"
+        self._seen = self._now()
+
+
+def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Database, tmp_path: Path) -> None:
+    """One process for both sinks. A destination is killed under it, twice; then the process itself, again and again."""
+    rng = random.Random(1)
+    files = tmp_path / "files"
+    with running(18, autovacuum=False) as server:
+        replica = make_database(server)
+        scene = Scene(
+            database,
+            tmp_path,
+            f"""
+            [[sink]]
+            name = "replica"
+            type = "postgres"
+            url = "{replica.url}"
+            [[sink]]
+            name = "files"
+            type = "files"
+            url = "{files.as_uri()}"
+            interval_ms = 200
+            """,
+        )
+        with scene.captured():
+            moves = Moves(scene, replica)
+            process = scene.start()
+            try:
+                for _ in range(2):
+                    moves.wait(process)
+                    time.sleep(rng.uniform(0, 0.5))
+                    server.kill9()
+                    server.start()
+                moves.wait(process)
+            finally:
+                _kill(process)
+            for _ in range(KILLS):
+                process = scene.start()
+                try:
+                    moves.wait(process)
+                    time.sleep(rng.uniform(0, 1.0))
+                finally:
+                    _kill(process)
+        scene.deliver_all()
+        _assert_replica(scene, replica)
+    _assert_files(scene, files)
+
+
+def _assert_replica(scene: Scene, replica: Database) -> None:
+    with scene.database.connect() as source, replica.connect() as destination:
+        for table in scene.workload.tables:
+            expected = oracle.rows(source, table.schema, table.name)
+            assert oracle.rows(destination, table.schema, table.name) == expected, table.name
+
+
+def _assert_files(scene: Scene, files: Path) -> None:
+    """Every change once and as the log has it, none that is not in the log."""
+    told: dict[str, str] = {}
+    for path in files.rglob("*.jsonl"):
+        for line in path.read_text().split("\n")[:-1]:
+            if '"operation": "SNAPSHOT"' not in line:
+                position = json.loads(line)["position"]
+                assert position not in told, f"{position} is told twice"
+                told[position] = line.rpartition(', "is_last"')[0] + "}"
+    since = min(Lsn(int(key.split("/")[2][:16], 16)) for key in _snapshots(scene))
+    changes = [c for c in LogReader(scene.store).changes() if c.position.commit_lsn >= since]
+    assert told == {str(change.position): to_json(change) for change in changes}
+
+
+def _snapshots(scene: Scene) -> Sequence[str]:
+    return [info.key for info in scene.store.list("snapshots") if info.key.endswith("/meta.json")]
