@@ -117,9 +117,10 @@ def offsets(checkpoint: Path) -> list[dict[str, Any]]:
 def test_one_large_transaction_is_one_batch(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     with captured(database, tmp_path, segment_bytes=4096) as log:
+        log.execute("INSERT INTO t VALUES (0)")
+        log.catch_up()  # a table that the log does not know has no columns
         options = {"max_segments_per_batch": 1, "max_bytes_per_batch": 1}
         with Run(stream(spark, log.store, table="public.t", **options), tmp_path / "checkpoint") as run:
-            log.execute("INSERT INTO t VALUES (0)")
             run.wait_for(1)
             log.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 500) i", "DELETE FROM t")
             rows = run.wait_for(1002)

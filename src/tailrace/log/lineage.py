@@ -24,17 +24,21 @@ class Lineage:
         self._chains: dict[int, list[Relation]] = {}
         self._bearers: list[tuple[int, int]] = []
         """(segment, oid) whenever a table is seen with the name."""
+        self._named: list[tuple[int, int]] = []
+        """The same, and where it may have had it."""
         self._before: int | None = None
 
     def extend(self, segment: int) -> None:
         """Look at the segments up to this one."""
         for id in range(self._seen + 1, segment + 1):
-            for use, relation in sorted(self._reader.relations(id), key=lambda pair: pair[0].first_row):
+            for relation, is_sure in _definitions(self._reader, id):
                 chain = self._chains.setdefault(relation.oid, [])
                 if not chain or chain[-1] != relation:
                     chain.append(relation)
                 if (relation.schema, relation.name) == self._names:
-                    self._bearers.append((id, use.relation_id))
+                    self._named.append((id, relation.oid))
+                    if is_sure:
+                        self._bearers.append((id, relation.oid))
             self._seen = id
 
     def relations(self, segment: int) -> Iterator[Relation]:
@@ -53,9 +57,9 @@ class Lineage:
         return self._before or None
 
     def bearers(self, segment: int) -> set[int]:
-        """All tables that are seen with the name up to a segment."""
+        """All tables that may be seen with the name up to a segment."""
         self.extend(segment)
-        return {oid for id, oid in self._bearers if id <= segment}
+        return {oid for id, oid in self._named if id <= segment}
 
     def chain(self, oid: int, target: Relation) -> Sequence[Relation]:
         """A table's relations in order, as far as to the target at least, if it is in the log."""
@@ -74,20 +78,36 @@ def newest(reader: LogReader, schema: str, name: str, last: int) -> Relation | N
     end = header.end_lsn if header else Lsn(0)
     snapshot = SnapshotReader(reader.store).newest(schema, name, before=end)
     seen: dict[int, Relation] = {}
+    perhaps: Relation | None = None
     first = reader.first()
     for id in range(last, first.id - 1 if first else last, -1):
         header = reader.awaited_header(id)
         # What a snapshot holds is younger than anything below its LSN.
         if header is None or (snapshot is not None and header.end_lsn <= snapshot.lsn):
             break
-        for _, relation in sorted(reader.relations(id), key=lambda pair: -pair[0].first_row):
+        for relation, is_sure in reversed(_definitions(reader, id)):
             # Later segments come first: the first relation seen of a table is its newest.
             seen.setdefault(relation.oid, relation)
             if (relation.schema, relation.name) == (schema, name):
-                return seen[relation.oid]
-    if snapshot is None:
-        return None
-    return seen.get(snapshot.relation.oid, snapshot.relation)
+                if is_sure:
+                    return seen[relation.oid]
+                perhaps = perhaps or seen[relation.oid]
+    if snapshot is not None:
+        return seen.get(snapshot.relation.oid, snapshot.relation)
+    return perhaps
+
+
+def _definitions(reader: LogReader, id: int) -> list[tuple[Relation, bool]]:
+    """A segment's relations in order, each with whether it surely held somewhere in it.
+
+    A definition from an earlier segment stands first, at row 0, also where no row is left that it holds for.
+    """
+    in_order = sorted(reader.relations(id), key=lambda pair: pair[0].first_row)
+    last = {use.relation_id: index for index, (use, _) in enumerate(in_order)}
+    return [
+        (relation, use.first_row > 0 or last[use.relation_id] == index)
+        for index, (use, relation) in enumerate(in_order)
+    ]
 
 
 def names(reader: LogReader, last: int, most: int = 100) -> list[tuple[str, str]]:
