@@ -124,7 +124,7 @@ def test_one_large_transaction_is_one_batch(spark: SparkSession, database: Datab
             run.wait_for(1)
             log.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 500) i", "DELETE FROM t")
             rows = run.wait_for(1002)
-        assert len(LogReader(log.store).list()) > 30
+        assert len(LogReader(log.store).list()) > 8
     assert [len(batch) for batch in run.batches if batch] == [1, 500, 501]
     assert sorted(row.id for row in rows if row.id is not None) == list(range(501))
 

@@ -125,11 +125,14 @@ def lsn_at(reader: LogReader, moment: datetime) -> Lsn:
 
 
 def reaching(reader: LogReader, lsn: Lsn) -> int:
-    """The first segment with which all that commits below an LSN is in the log; the last one when there is none."""
+    """A segment with which all that commits below an LSN is in the log, and little more; the last when none has it."""
     trim = Trim.load(reader.store)
     ids = [s.id for s in reader.list(trim.first_id if trim else None)]
     at = bisect_left(ids, True, key=lambda id: _end_lsn(reader, id) >= lsn)
-    return ids[min(at, len(ids) - 1)] if ids else 0
+    at = min(at, len(ids) - 1)
+    while at > 0 and (header := reader.awaited_header(ids[at])) and header.first and header.first.commit_lsn >= lsn:
+        at -= 1  # nothing in it is below
+    return ids[at] if ids else 0
 
 
 def _end_lsn(reader: LogReader, id: int) -> Lsn:
