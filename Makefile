@@ -28,8 +28,9 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 .PHONY: chaos
-chaos: setup ## thousands of kill -9 under load (KILLS=2000)
+chaos: setup ## thousands of kill -9 under load (KILLS=2000), then of deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
+	@$(BIN)/pytest -q -s -m soak
 
 .PHONY: bench
 bench: setup ## rates, latency and memory, against baselines of the same run

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
+import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
 from tests.fixtures.postgres import Database, make_database, running
@@ -114,6 +115,7 @@ class Moves:
         self._seen = self._now()
 
 
+@pytest.mark.soak
 def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Database, tmp_path: Path) -> None:
     """One process for both sinks. A destination is killed under it, twice; then the process itself, again and again."""
     rng = random.Random(1)
