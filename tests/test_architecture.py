@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 
 LAYERS: list[set[str]] = [
     {"errors"},
-    {"retry", "text"},
+    {"rate", "retry", "text"},
     {"change", "types", "settings"},
     {"store", "pgoutput", "postgres"},
     {"log"},

@@ -65,9 +65,9 @@ def test_a_pause_without_spark(env: dict[str, str], tmp_path: Path) -> None:
     without = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", without, "deliver"]
     assert _run(env, [*command, "--pause", "replica"]).returncode == 0
-    assert status.is_paused(store, "replica")
+    assert status.wish(store, "replica").is_paused
     assert _run(env, [*command, "--resume", "replica"]).returncode == 0
-    assert not status.is_paused(store, "replica")
+    assert not status.wish(store, "replica").is_paused
     delivering = _run(env, [*command, "--once"])
     assert delivering.returncode == 1
     assert "pip install 'tailrace[spark]'" in delivering.stderr

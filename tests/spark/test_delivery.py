@@ -96,7 +96,8 @@ def test_every_change_arrives_once_and_in_order_over_restarts(
             assert wait_until(lambda: (told := status.load(store, "one")) is not None and told.changes > 0, 30)
     assert len(memory.positions) == 80
     mirrored = json.loads(store.get("cursors/one/position.json") or b"")
-    assert Position.parse(mirrored["position"]).commit_lsn == memory.state.cursor
+    assert memory.state.cursor is not None
+    assert memory.positions[-1] <= Position.parse(mirrored["position"]) < Position(memory.state.cursor, 0)
 
 
 def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(
@@ -121,11 +122,10 @@ def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(
         assert engine.sinks["away"].status().failures == 3
         assert slow.positions == refusing.positions == []
         refusing.refuses = False
-        engine.sinks["refusing"].resume()
+        status.resume(store, "refusing")  # from another process, say
         slow.may_go.set()
+        assert wait_until(lambda: arrived(slow, store) and arrived(refusing, store), 180)
         assert engine.wait(engine.end(), 180)
-        assert arrived(slow, store)
-        assert arrived(refusing, store)
 
 
 def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(

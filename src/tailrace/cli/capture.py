@@ -14,6 +14,7 @@ from tailrace.cli.signals import on_stop
 from tailrace.log.upkeep import Upkeep
 from tailrace.ops import channel
 from tailrace.ops.status import CaptureStatus, Overview
+from tailrace.rate import Rate
 from tailrace.settings import Settings
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.capture import Capture
@@ -101,7 +102,7 @@ def _served(
 
 
 def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:
-    rate = reporting.Rate()
+    rate = Rate()
 
     def text() -> list[str]:
         status = CaptureStatus.of(capture, snapshots)

@@ -72,7 +72,7 @@ def command(
     chosen = _chosen(configured, names)
     if rewind is not None and len(names) != 1:
         raise ConfigError("--rewind needs exactly one --sink", "say which: what it has delivered is delivered again")
-    if once and (paused := [c.name for c in chosen if status.is_paused(store, c.name)]):
+    if once and (paused := [c.name for c in chosen if status.wish(store, c.name).is_paused]):
         raise ConfigError(f"sink {paused[0]} is paused", f"tailrace deliver --resume {paused[0]}")
     engine = _engine(settings, chosen, master)
     over = threading.Event()

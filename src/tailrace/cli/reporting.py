@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -41,24 +40,6 @@ def console() -> Console:
 def status_line() -> Iterator[Callable[[str], None]]:
     with console().status("connecting") as status:
         yield status.update
-
-
-class Rate:
-    """Per second, over the last few seconds."""
-
-    def __init__(self, seconds: float = 3.0) -> None:
-        self._seconds = seconds
-        self._seen: list[tuple[float, int]] = []
-
-    def of(self, count: int) -> float:
-        now = time.monotonic()
-        if self._seen and count < self._seen[-1][1]:
-            self._seen.clear()  # whoever counts began anew
-        self._seen.append((now, count))
-        while len(self._seen) > 2 and self._seen[1][0] < now - self._seconds:
-            self._seen.pop(0)
-        (began, first) = self._seen[0]
-        return (count - first) / (now - began) if now > began else 0.0
 
 
 def size(count: float) -> str:

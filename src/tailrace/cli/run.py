@@ -17,6 +17,7 @@ from tailrace.errors import TailraceError
 from tailrace.ops.http import DEFAULT_PORT, Server, Subject
 from tailrace.ops.serving import overview
 from tailrace.ops.supervisor import Supervisor
+from tailrace.rate import Rate
 from tailrace.settings import Settings
 from tailrace.sinks import status
 from tailrace.store import Store
@@ -106,7 +107,7 @@ def _relay(child: str, line: str) -> None:
 
 
 def _show(supervisor: Supervisor, over: threading.Event) -> None:
-    rate = reporting.Rate()
+    rate = Rate()
 
     def text() -> list[str]:
         told = supervisor.condition()

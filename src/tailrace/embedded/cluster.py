@@ -9,10 +9,9 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from tailrace.embedded.process import Process, wait_until
+from tailrace.embedded.process import Process, Server, wait_until
 from tailrace.errors import SparkError
 from tailrace.spark import java
 
@@ -20,7 +19,7 @@ _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _MEMORY = "1g"
 
 
-class Cluster:
+class Cluster(Server):
     """`workers` of `cores` processors each; a session on `url` gets one executor on every one of them.
 
     Leaving the context ends it, and removes what it wrote; so does the end of the process, however that comes.
@@ -86,14 +85,6 @@ class Cluster:
             process.wait(30)
         self._workers, self._master = {}, None
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start_worker(self, number: int) -> None:
         name = f"worker{number}"

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
@@ -17,13 +16,13 @@ import psycopg
 from psycopg import sql
 
 from tailrace.embedded.installation import check_can_enter, installation, unprivileged
-from tailrace.embedded.process import Process, free_port, wait_until
+from tailrace.embedded.process import Process, Server, free_port, wait_until
 from tailrace.errors import ConfigError, SourceError
 
 _MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
-class Postgres:
+class Postgres(Server):
     """One server. `start` makes the cluster if there is none; `close` stops it and removes a temporary one.
 
     Leaving the context closes it; so does the end of the process, however that comes.
@@ -136,14 +135,6 @@ class Postgres:
         self.stop("fast" if not self._is_temporary else "immediate")
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
         """As the superuser, committing by itself unless told otherwise."""

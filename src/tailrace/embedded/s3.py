@@ -14,18 +14,17 @@ import urllib.error
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from tailrace.embedded.process import Process, free_port, wait_until
+from tailrace.embedded.process import Process, Server, free_port, wait_until
 from tailrace.errors import ConfigError, StoreError
 
 
-class S3Server:
+class S3Server(Server):
     """One server with one bucket; its data goes when it is closed, or when our process ends."""
 
     def __init__(self, bucket: str = "tailrace") -> None:
@@ -88,14 +87,6 @@ class S3Server:
         atexit.unregister(self.close)
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _command(self) -> list[str]:
         servers = ("s3", "master", "volume", "filer")

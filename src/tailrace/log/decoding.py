@@ -21,7 +21,7 @@ from tailrace.log.plan import Slice
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Content
 from tailrace.pgoutput import message
-from tailrace.pgoutput.columns import Images, decode
+from tailrace.pgoutput.columns import Images, decode, record_batch
 from tailrace.pgoutput.framing import Rows
 
 I64 = npt.NDArray[np.int64]
@@ -275,10 +275,7 @@ def _at(rows: Rows, places: I64) -> At:
 
 def no_images(relation: Relation, count: int, as_text: bool = False) -> Images:
     schema = types.schema(relation, as_text)
-    if not len(schema):
-        batch = pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    else:
-        batch = pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
+    batch = record_batch([pa.nulls(count, f.type) for f in schema], schema, count)
     return Images(batch, np.zeros(count, np.bool_), {}, None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
 import numpy as np
@@ -90,10 +90,8 @@ class Limits:
 UNLIMITED = Limits(1 << 62, 1 << 62)
 
 
-def begin(reader: LogReader, where: Lsn | datetime | None) -> Offset:
+def begin(reader: LogReader, where: Lsn | None) -> Offset:
     """The place before the first transaction that commits at or after `where`; None is the log's beginning."""
-    if isinstance(where, datetime):
-        where = lsn_at(reader, where)
     first = reader.find(None if where is None else Position(where, 0))
     header = reader.get(first).metadata()
     if header is not None and header.gap_from is not None and not header.rows:
@@ -140,10 +138,8 @@ def _end_lsn(reader: LogReader, id: int) -> Lsn:
     return header.end_lsn if header is not None else Lsn(0)
 
 
-def parse_place(reader: LogReader, text: str, option: str) -> Lsn | datetime | None:
-    """`earliest` (None), `latest`, an LSN, or an ISO time (UTC unless it says otherwise)."""
-    from datetime import UTC
-
+def parse_place(reader: LogReader, text: str, option: str) -> Lsn | None:
+    """`earliest` (None), `latest`, an LSN, or an ISO time (UTC unless it says otherwise), as an LSN."""
     match text.strip():
         case "earliest":
             return None
@@ -158,7 +154,7 @@ def parse_place(reader: LogReader, text: str, option: str) -> Lsn | datetime | N
                 raise ConfigError(
                     f"{option} is {text!r}", "write earliest, latest, an LSN such as 0/1A2B3C4, or an ISO time"
                 ) from None
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return lsn_at(reader, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def following(

@@ -212,11 +212,11 @@ class SnapshotReader:
 
     def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
         self.store = Store.open(store, options) if isinstance(store, str) else store
+        self._known: dict[str, Snapshot] = {}
 
     def tables(self) -> list[Relation]:
         """Every table that has a snapshot, as its newest describes it."""
-        newest = {place.oid: place for place in self._places()}
-        return [self._read(place).relation for place in newest.values()]
+        return [snapshot.relation for snapshot in self.newest_of_each()]
 
     def list(self, schema: str | None = None, table: str | None = None, *, oid: int | None = None) -> list[Snapshot]:
         """Oldest first: of one table by name or oid, or all. A name means whatever tables had it when copied."""
@@ -233,6 +233,11 @@ class SnapshotReader:
         """The one to start from; with `before`, the newest that holds nothing committed at or above it."""
         found = [p for p in self._places(schema, table, oid) if before is None or p.lsn <= before]
         return self._read(found[-1]) if found else None
+
+    def newest_of_each(self, since: Lsn = Lsn(0), before: Lsn | None = None) -> Sequence[Snapshot]:  # noqa: B008
+        """Each table's newest at or before an LSN, of those that are at or after another."""
+        newest = {place.oid: place for place in self._places() if before is None or place.lsn <= before}
+        return [self._read(place) for place in newest.values() if place.lsn >= since]
 
     def oids(self, since: Lsn = Lsn(0)) -> set[int]:  # noqa: B008 (an immutable value)
         """Tables that have a snapshot at or after an LSN."""
@@ -252,7 +257,10 @@ class SnapshotReader:
         return sorted((p for p in places if oid in (None, p.oid)), key=lambda p: p.id)
 
     def _read(self, place: _Place) -> Snapshot:
-        data = self.store.get(place.key)
-        if data is None:
-            raise CorruptError(f"{place.key} went away", "retention may have removed it")
-        return Snapshot.from_json(data, place.key, self.store)
+        # A finished snapshot never changes, and whoever delivers asks for all of them every few seconds.
+        if place.key not in self._known:
+            data = self.store.get(place.key)
+            if data is None:
+                raise CorruptError(f"{place.key} went away", "retention may have removed it")
+            self._known[place.key] = Snapshot.from_json(data, place.key, self.store)
+        return self._known[place.key]

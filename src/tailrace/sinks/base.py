@@ -19,7 +19,8 @@ Both halves are the same code whether the step is small or large.
   in which that happens within a step is one part.
 
 **Transactions.** A step never ends inside a transaction. With `whole_transactions` no part does either. `at.is_last`
-marks the last change of each transaction that is delivered.
+marks the last change of each transaction that is delivered; where a transaction may be cut into parts of `RANGES`, the
+last in each part.
 
 **Duplicates.** Any part may be staged again, after an executor died for instance, while the first attempt still runs;
 only the receipts that `commit` gets count. Any step may be done again from its start: the engine starts from the
@@ -140,7 +141,8 @@ class Sink(Protocol):
         """The step that was begun and not committed, for a sink that keeps it."""
 
     def begin(self, step: Step) -> None:
-        """Told before anything of a step is staged."""
+        """Told before anything of a step is staged. Not of a step that loads a table: its names follow from the
+        snapshot's, and it begins again from there."""
 
     def stage(self, part: Part) -> Receipt: ...
 

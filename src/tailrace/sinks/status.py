@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from tailrace.change import Lsn
@@ -16,7 +16,7 @@ from tailrace.store import Store
 Condition = Literal["starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
 
 _STATUS: Final = "status.json"
-_PAUSED: Final = "paused.json"
+_WISH: Final = "wish.json"
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,33 @@ def load_all(store: Store) -> Iterator[SinkStatus]:
             yield status
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What an operator last wanted of a sink."""
+
+    is_paused: bool = False
+    at: str = ""
+
+
+def wish(store: Store, sink: str) -> Wish:
+    key = f"{CURSORS}/{sink}/{_WISH}"
+    data = store.get(key)
+    try:
+        return Wish() if data is None else Wish(**json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise CorruptError(f"{key}: not an operator's wish", f"tailrace deliver --resume {sink}") from error
+
+
 def pause(store: Store, sink: str) -> None:
     """Wherever it runs, it stops delivering within seconds, and stays so over restarts until it is resumed."""
-    store.replace(f"{CURSORS}/{sink}/{_PAUSED}", b"{}")
+    _save_wish(store, sink, is_paused=True)
 
 
 def resume(store: Store, sink: str) -> None:
-    store.delete(f"{CURSORS}/{sink}/{_PAUSED}")
+    """Wherever it runs, it delivers again within seconds, also when it had failed."""
+    _save_wish(store, sink, is_paused=False)
 
 
-def is_paused(store: Store, sink: str) -> bool:
-    return store.head(f"{CURSORS}/{sink}/{_PAUSED}") is not None
+def _save_wish(store: Store, sink: str, *, is_paused: bool) -> None:
+    wish = Wish(is_paused, datetime.now(UTC).isoformat())
+    store.replace(f"{CURSORS}/{sink}/{_WISH}", json.dumps(asdict(wish)).encode())

@@ -5,26 +5,23 @@ Who calls it says how errands are carried out: in this process, or in Spark's ex
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from tailrace import settings
-from tailrace.change import Lsn, Position
-from tailrace.errors import PoisonError, SinkRefused, SnapshotError
+from tailrace.change import Lsn
+from tailrace.errors import PoisonError, SnapshotError
 from tailrace.log import origin, plan
 from tailrace.log.decoding import Admission
 from tailrace.log.plan import Batch, Offset
 from tailrace.log.reader import LogReader
-from tailrace.log.rendering import to_json
-from tailrace.log.retention import CURSORS
 from tailrace.log.snapshot import Snapshot, SnapshotReader
 from tailrace.log.trim import Trim
 from tailrace.sinks import Configured
+from tailrace.sinks.aside import SetAside
 from tailrace.sinks.base import Load, Parallel, State, Step
 from tailrace.sinks.cursor import mirror
 from tailrace.sinks.errand import Errand, Rows, Staged
@@ -36,7 +33,6 @@ _log = logging.getLogger("tailrace.deliver")
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Of payloads: decoded in less time than Spark takes to start a job (0.45 s); larger ones go to the executors."""
 
-_ASIDE: Final = "set_aside"
 # A write to the store that nobody waits for; retention looks once a minute.
 _MIRROR_SECONDS: Final = 5.0
 
@@ -72,7 +68,7 @@ class Stepper:
         self._staff = staff
         self._hands = hands
         self._offset: Offset | None = None
-        self._without: frozenset[Position] = frozenset()
+        self._aside = SetAside(self._reader, self.common.name)
         self._mirrored_at = float("-inf")
 
     @property
@@ -85,14 +81,14 @@ class Stepper:
 
     @property
     def set_aside(self) -> int:
-        return len(self._without)
+        return len(self._aside.positions)
 
     def open(self) -> None:
         """Where the sink stands: from its destination, with what was begun there brought to its end."""
         self.sink.close()
         self.state = self.sink.open()
         self._offset = None
-        self._without = self._load_set_aside()
+        self._aside.load()
         source = origin.load(self._store)
         self._shaping = Shaping(self.common, str(source["database"]) if source else "")
         if (pending := self.sink.pending()) is not None:
@@ -108,11 +104,7 @@ class Stepper:
     def rewind(self, where: str) -> None:
         """`snapshot`, an LSN or a time: what is delivered next. A sink that keeps tables loads them anew."""
         self.state = self.sink.open()
-        place = None if where == "snapshot" else plan.parse_place(self._reader, where, "--rewind")
-        if isinstance(place, datetime):
-            place = plan.lsn_at(self._reader, place)
-        if where != "snapshot" and place is None:
-            place = plan.begin(self._reader, None).lsn
+        place = None if where == "snapshot" else self._lsn(where, "--rewind")
         if where == "snapshot" or self.sink.keeps_tables:
             found = self._usable(before=place)
             if not found:
@@ -200,7 +192,9 @@ class Stepper:
             admission = Admission(step.start.lsn, step.before.tables, self.common.start != "snapshot")
         while True:
             errands = list(loading) + [
-                Errand(self.sink, self._shaping, self._settings, step, n, part, admission, without=self._without)
+                Errand(
+                    self.sink, self._shaping, self._settings, step, n, part, admission, without=self._aside.positions
+                )
                 for n, part in enumerate(parts)
             ]
             try:
@@ -210,7 +204,7 @@ class Stepper:
             except PoisonError as error:
                 if self.common.on_poison != "set_aside" or not error.positions:
                     raise
-                self._put_aside(error)
+                self._aside.put(error)
 
     def _hand_out(self, errands: Sequence[Errand]) -> Sequence[Staged]:
         size = sum(sum(s.bytes for s in e.slices) + (e.rows.chunk.bytes if e.rows else 0) for e in errands)
@@ -241,11 +235,13 @@ class Stepper:
             begin = plan.begin(self._reader, None)
             after = State(min((s.lsn for s in found), default=begin.lsn), {})
         else:
-            place = plan.parse_place(self._reader, self.common.start, f"sink {self.common.name}: start")
-            lsn = plan.lsn_at(self._reader, place) if isinstance(place, datetime) else place
-            after = State(lsn if lsn is not None else plan.begin(self._reader, None).lsn, {})
+            after = State(self._lsn(self.common.start, f"sink {self.common.name}: start"), {})
         self.sink.rewind(after)
         self.state = after
+
+    def _lsn(self, text: str, option: str) -> Lsn:
+        lsn = plan.parse_place(self._reader, text, option)
+        return plan.begin(self._reader, None).lsn if lsn is None else lsn
 
     def _due(self, usable: Sequence[Snapshot]) -> list[Snapshot]:
         """Those the destination does not have. Tables that share a place there, being dropped and made again at the
@@ -265,12 +261,8 @@ class Stepper:
     def _usable(self, before: Lsn | None = None) -> list[Snapshot]:
         """Each table's newest snapshot that the log reaches back to, of tables that go to this sink."""
         since = max(origin.begins_at(self._store), _trimmed_to(self._store))
-        found = []
-        for oid in self._snapshots.oids(since):
-            snapshot = self._snapshots.newest(oid=oid, before=before)
-            if snapshot is not None and snapshot.lsn >= since and self._shaping.load(snapshot.relation) is not None:
-                found.append(snapshot)
-        return found
+        found = self._snapshots.newest_of_each(since, before)
+        return [snapshot for snapshot in found if self._shaping.load(snapshot.relation) is not None]
 
     def _target(self, snapshot: Snapshot) -> tuple[str, str] | None:
         shaped = self._shaping.load(snapshot.relation)
@@ -314,12 +306,11 @@ class Stepper:
     def _tell_who_waits(self, batch: Batch) -> None:
         """A table whose changes are in the log but that has no snapshot: somebody may wonder where it is."""
         for s in batch.slices:
-            header = self._reader.awaited_header(s.segment)
-            used = {use.relation_id for use in header.relations} if header else set()
-            strangers = used - self.state.tables.keys() - self._told
-            content = self._reader.get(s.segment).content() if strangers else None
-            for relation in content.relations.values() if content else ():
-                if relation.oid in strangers and self._shaping.load(relation) is not None:
+            for _, relation in self._reader.relations(s.segment):
+                if relation.oid in self.state.tables or relation.oid in self._told:
+                    continue
+                self._told.add(relation.oid)
+                if self._shaping.load(relation) is not None:
                     _log.warning(
                         "sink %s: %s waits for its snapshot; unless capture is about to take it, "
                         "`tailrace snapshot %s` does",
@@ -327,27 +318,6 @@ class Stepper:
                         relation.qualified_name,
                         relation.qualified_name,
                     )
-            self._told |= strangers
-
-    def _put_aside(self, error: PoisonError) -> None:
-        """Kept in the store, counted, and left out from now on."""
-        for text in error.positions:
-            position = Position.parse(text)
-            change = next(iter(self._reader.changes(position)), None)
-            if change is None or change.position != position:
-                raise SinkRefused(f"{error}: no change stands at {text}", error.hint) from error
-            raw = {"reason": error.message, "change": json.loads(to_json(change), parse_float=str, parse_int=str)}
-            key = f"{CURSORS}/{self.common.name}/{_ASIDE}/{position.commit_lsn:016X}-{position.ordinal:012d}.json"
-            self._store.replace(key, json.dumps(raw, ensure_ascii=False).encode())
-            _log.error("sink %s: the change at %s was set aside as %s: %s", self.common.name, text, key, error)
-            self._without |= {position}
-
-    def _load_set_aside(self) -> frozenset[Position]:
-        found = set()
-        for info in self._store.list(f"{CURSORS}/{self.common.name}/{_ASIDE}"):
-            lsn, _, ordinal = info.key.rpartition("/")[2].removesuffix(".json").partition("-")
-            found.add(Position(Lsn(int(lsn, 16)), int(ordinal)))
-        return frozenset(found)
 
     def _mirror(self, *, at_once: bool = False) -> None:
         """For retention, which asks the store alone, and seldom."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -72,8 +70,7 @@ def _end(log: LogReader, options: Options) -> Offset:
     now = plan.latest(log)
     if options.ending == "latest":
         return now
-    place = plan.parse_place(log, options.ending, "ending")
-    lsn = plan.lsn_at(log, place) if isinstance(place, datetime) else place or Lsn(0)
+    lsn = plan.parse_place(log, options.ending, "ending") or Lsn(0)
     return Offset(min(plan.reaching(log, lsn), now.segment), lsn)
 
 

@@ -59,10 +59,9 @@ def found(log: LogReader, options: Options) -> TableState:
         raise ConfigError("a state is of a table", 'name it: .option("table", "public.orders")')
     as_of: Lsn | None = None
     if options.as_of != "latest":
-        place = plan.parse_place(log, options.as_of, "as_of")
-        if place is None:
+        as_of = plan.parse_place(log, options.as_of, "as_of")
+        if as_of is None:
             raise ConfigError(f"as_of is {options.as_of!r}", "write latest, an LSN such as 0/1A2B3C4, or an ISO time")
-        as_of = plan.lsn_at(log, place) if isinstance(place, datetime) else place
     return log_state.find(log, options.table.schema, options.table.name, as_of)
 
 

@@ -19,6 +19,7 @@ from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating
 from tailrace.cli.demo.watching import Watching
 from tailrace.log.rendering import to_line
+from tailrace.rate import Rate
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0
@@ -41,7 +42,7 @@ def show(console: Console, running: Running, seconds: float, stopped: threading.
 
 
 def _show_live(console: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
-    rate = reporting.Rate()
+    rate = Rate()
     with Live(console=console, refresh_per_second=8, transient=True) as live:
         while (left := deadline - time.monotonic()) > 0 and not stopped.wait(0.125):
             live.update(_picture(running, rate.of(running.watching.operations.total()), left))
@@ -90,7 +91,7 @@ def _half(delays: list[float]) -> str:
 
 def _print_lines(_: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
     watching, replicating = running.watching, running.replicating
-    rate = reporting.Rate(_PLAIN_SECONDS)
+    rate = Rate(_PLAIN_SECONDS)
     rate.of(0)
     while (left := deadline - time.monotonic()) > 0 and not stopped.wait(min(_PLAIN_SECONDS, left)):
         count = watching.operations.total()

@@ -12,7 +12,6 @@ import logging
 import shutil
 import threading
 import time
-from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,9 +23,10 @@ from tailrace import settings
 from tailrace.change import Lsn
 from tailrace.errors import SinkError, SparkError, TailraceError
 from tailrace.log.plan import Offset
+from tailrace.rate import Rate
 from tailrace.retry import Backoff
 from tailrace.sinks import Configured, status
-from tailrace.sinks.status import Condition, SinkStatus
+from tailrace.sinks.status import Condition, SinkStatus, Wish
 from tailrace.sinks.stepper import Stepper
 from tailrace.spark.delivery.staff import Executors
 from tailrace.store import Store
@@ -68,12 +68,13 @@ class Delivery:
         self._broken: Exception | None = None
         """What a batch ended with; the query itself would only tell it as Java does."""
         self._failures = 0
-        self._seen: deque[tuple[float, int]] = deque()
+        self._rate = Rate(_RATE_OVER_S)
         self._oldest_us: int | None = None
         self._log_end = Lsn(0)
         self._stopping = threading.Event()
         self._again = threading.Event()
         self._paused = threading.Event()
+        self._wish = Wish()
         self._busy = threading.Lock()
         """Held while a step is done, and by whoever needs that none is."""
         self._query: StreamingQuery | None = None
@@ -98,14 +99,12 @@ class Delivery:
 
     def pause(self) -> None:
         status.pause(self._store, self.name)
-        self._paused.set()
+        self._heed(status.wish(self._store, self.name))
 
     def resume(self) -> None:
         """Also a sink that failed: what was in its way has been removed, says whoever calls."""
         status.resume(self._store, self.name)
-        self._paused.clear()
-        if self.has_failed:
-            self._again.set()
+        self._heed(status.wish(self._store, self.name))
 
     def rewind(self, where: str) -> None:
         """See `Stepper.rewind`; the delivery goes on from there."""
@@ -126,8 +125,13 @@ class Delivery:
         return self._error
 
     def has_delivered(self, end: Offset) -> bool:
-        """Whether everything before a place in the log is at the destination, the tables that are due too."""
-        with self._busy:
+        """Whether everything before a place in the log is at the destination, the tables that are due too.
+
+        Of a sink in the middle of a step it is not asked: a step may take as long as the destination likes.
+        """
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
             cursor = self._stepper.cursor
             if cursor is None or self._condition in ("starting", "loading"):
                 return False
@@ -135,6 +139,8 @@ class Delivery:
                 return True
             backlog = self._stepper.backlog()
             return not backlog.slices or backlog.start.lsn >= end.lsn
+        finally:
+            self._busy.release()
 
     def status(self) -> SinkStatus:
         cursor, now = self._stepper.cursor, time.time()
@@ -148,7 +154,7 @@ class Delivery:
             lag_bytes=0 if oldest is None else max(self._log_end - (cursor or Lsn(0)), 0),
             lag_seconds=0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
             changes=self._stepper.changes,
-            changes_per_second=self._rate(),
+            changes_per_second=self._rate.of(self._stepper.changes),
             steps=self._stepper.steps,
             last_error=str(self._error) if self._error else None,
             last_error_hint=self._error.hint if self._error else None,
@@ -158,10 +164,9 @@ class Delivery:
         )
 
     def look(self, log_end: Lsn) -> None:
-        """Find out how far behind the sink is, and whether it was paused. Called now and then by the engine."""
+        """Find out how far behind the sink is, and what an operator wants. Called now and then by the engine."""
         self._log_end = log_end
-        paused = status.is_paused(self._store, self.name)
-        (self._paused.set if paused else self._paused.clear)()
+        self._heed(status.wish(self._store, self.name))
         if self._busy.acquire(blocking=False):
             try:
                 if self._stepper.cursor is not None:
@@ -170,13 +175,12 @@ class Delivery:
                 self._busy.release()
         status.save(self._store, self.status())
 
-    def _rate(self) -> float:
-        now = time.monotonic()
-        self._seen.append((now, self._stepper.changes))
-        while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_OVER_S:
-            self._seen.popleft()
-        (began, first), (ended, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (ended - began) if ended > began else 0.0
+    def _heed(self, wish: Wish) -> None:
+        """A wish that is new wakes a sink that failed; one from before its failure does not."""
+        is_new, self._wish = wish != self._wish, wish
+        (self._paused.set if wish.is_paused else self._paused.clear)()
+        if is_new and not wish.is_paused and self.has_failed:
+            self._again.set()
 
     def _run(self) -> None:
         """Open, deliver until something happens, wait, begin anew."""
@@ -189,6 +193,7 @@ class Delivery:
                     self._stepper.open()
                     self._condition = "loading"
                     self._stepper.load_missing()
+                    self._stepper.backlog()  # raises where the log cannot be read on from the cursor
                 self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
                 self._start_query()
                 self._condition = "running"
@@ -200,7 +205,7 @@ class Delivery:
                 if not error.retry:
                     self._again.wait()
             except (PySparkException, Py4JError) as error:
-                self._fail(SinkError(f"sink {self.name}: the query ended: {str(error).splitlines()[0]}"))
+                self._fail(_ended(self.name, error))
             except Exception as error:
                 # A sink from outside may raise anything: it is this sink's end, and nobody else's.
                 _log.exception("sink %s", self.name)
@@ -255,11 +260,12 @@ class Delivery:
         """Until the query ends, or somebody wants it to. Tables that are due are loaded between its batches."""
         assert self._query is not None
         while not self._again.wait(0.05):
+            if self._broken is not None:
+                raise self._broken
             if not self._query.isActive:
-                if self._broken is not None:
-                    raise self._broken
-                failure = self._query.exception()
-                raise SinkError(f"sink {self.name}: the query ended: {str(failure or 'stopped').splitlines()[0]}")
+                with self._busy:
+                    self._stepper.backlog()  # if it was the log, that says it in words
+                raise _ended(self.name, self._query.exception())
             if time.monotonic() >= self._next_look and not self._paused.is_set():
                 self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
                 with self._busy:
@@ -275,9 +281,13 @@ class Delivery:
                 _log.debug("sink %s: the query did not stop: %s", self.name, error)
 
     def _batch(self, _: DataFrame, batch_id: int) -> None:
-        """Called by the query for each of its batches. Returns when it is durable at the destination."""
+        """Called by the query for each of its batches. Returns when it is durable at the destination.
+
+        Or when it never will be: `_watch_query` ends the query then. An exception that goes through Java is printed
+        there, twice and at length; the query's own ledger, which takes the batch for done, is not kept.
+        """
         end = self._end_of(batch_id)
-        while not self._again.is_set():
+        while self._broken is None and not self._again.is_set():
             if self._paused.is_set():
                 self._again.wait(0.1)
                 continue
@@ -285,34 +295,38 @@ class Delivery:
                 with self._busy:
                     self._stepper.deliver(end)
             except TailraceError as error:
-                if not error.retry:
-                    self._broken = error
-                    raise
-                self._fail(error)
-                with self._busy:
+                if error.retry:
+                    self._fail(error)
                     self._reopen()
-                continue
+                else:
+                    self._broken = error
             except Exception as error:
                 self._broken = error
-                raise
-            if self._condition == "retrying":
-                _log.info("sink %s: delivers again", self.name)
-            self._condition, self._error = "running", None
-            self._backoff = Backoff()
-            return
-        raise _StoppedError(f"{self.name} is stopped")
+            else:
+                if self._condition == "retrying":
+                    _log.info("sink %s: delivers again", self.name)
+                self._condition, self._error = "running", None
+                self._backoff = Backoff()
+                return
 
     def _reopen(self) -> None:
         """After a failure the destination says where the sink stands: the step may have been committed."""
         try:
-            self._stepper.open()
+            with self._busy:
+                self._stepper.open()
         except TailraceError as error:
             if not error.retry:
                 self._broken = error
-                raise
             _log.debug("sink %s: %s", self.name, error)
 
     def _end_of(self, batch_id: int) -> Offset:
         """From the query's ledger: a line of version, one of Spark's own, one for each source."""
         lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
         return Offset.from_json(json.loads(lines[2]))
+
+
+def _ended(sink: str, error: Exception | None) -> SinkError:
+    """In one line: of a traceback what was raised, without the calls that led there."""
+    lines = [line for line in str(error or "").splitlines() if line[:1].strip()] or ["it was stopped"]
+    reason = lines[-1] if "Traceback" in lines[0] and not lines[-1].startswith("SQLSTATE") else lines[0]
+    return SinkError(f"sink {sink}: the query ended: {reason}")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tailrace.change import Lsn
 from tailrace.errors import TailraceError
 from tailrace.log import plan
 from tailrace.log.plan import Offset
@@ -117,11 +116,13 @@ class Engine:
         return False
 
     def _look(self) -> None:
-        log_end = Lsn(0)
+        reader = LogReader(self._store)  # of this thread alone
+        end: Offset | None = None
         while not self._stopping.wait(_LOOK_S):
             try:
-                log_end = self.end().lsn
+                # The log is listed once; what comes later is asked for by its next id.
+                end = plan.following(reader, end, plan.UNLIMITED, across_gaps=True).end if end else plan.latest(reader)
                 for delivery in self.sinks.values():
-                    delivery.look(log_end)
+                    delivery.look(end.lsn)
             except TailraceError as error:
                 _log.debug("sinks' status: %s", error)
