@@ -58,9 +58,10 @@ class Tables:
     def begin_load(self, load: Load) -> sql.Identifier:
         """The table; empty, unless it is a history."""
         relation, target = load.relation, load.target
-        for oid, known in list(self._known.items()):
-            if known.target == target and oid != relation.oid:
-                self._replace(oid, known, relation)
+        if self._is_history:
+            self._go_on(relation, target)
+        else:
+            self._clear_the_way(relation, target)
         self._relaxed = {(oid, name) for oid, name in self._relaxed if oid != relation.oid}
         if (own := self._known.get(relation.oid)) is not None and self._exists(own.target):
             if self._is_history:
@@ -88,15 +89,13 @@ class Tables:
         self._remember(relation, target)
         return where
 
-    def _replace(self, oid: int, known: Known, relation: Relation) -> None:
-        """At the source a new table took the name of this one, which was dropped there."""
-        if self._is_history:
-            # Its versions stay, and go on with the new table's.
-            self._known[relation.oid] = known
-        else:
-            self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*known.target)))
-        del self._known[oid]
-        self._ledger.forget(oid)
+    def _go_on(self, relation: Relation, target: tuple[str, str]) -> None:
+        """At the source a new table took the name of another: versions of that one stay, and go on with the new's."""
+        for oid, known in list(self._known.items()):
+            if known.target == target and oid != relation.oid:
+                self._known[relation.oid] = known
+                del self._known[oid]
+                self._ledger.forget(oid)
 
     def _make(self, relation: Relation, target: tuple[str, str]) -> Shape:
         shape = self._shape(target)
@@ -130,7 +129,7 @@ class Tables:
             raise SinkRefused(f"{name} is there already, with rows in it, and Tailrace did not make it", hint)
 
     def _clear_the_way(self, relation: Relation, target: tuple[str, str]) -> None:
-        """A table of ours that has this name was renamed at the source, and no change of it has told us yet."""
+        """A table of ours that has this name was renamed at the source, or dropped: no change of it has told us."""
         for oid, known in list(self._known.items()):
             if known.target == target and oid != relation.oid:
                 aside = (target[0], shortened(target[1], f"~{oid}"))
