@@ -160,6 +160,16 @@ def in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
 
 
 def current_lsn(connection: psycopg.Connection[Any]) -> Lsn:
-    row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    """The end of everything written so far, when it is on disk: a message outside a transaction gets there later."""
+    end = _lsn(connection, "pg_current_wal_insert_lsn")
+    past_header = end % 8192
+    if past_header <= 40:  # nothing stands on that page yet but its header, which is written with the next record
+        end = Lsn(end - past_header)
+    assert wait_until(lambda: _lsn(connection, "pg_current_wal_flush_lsn") >= end, 30)
+    return end
+
+
+def _lsn(connection: psycopg.Connection[Any], function: str) -> Lsn:
+    row = connection.execute(f"SELECT {function}()::text".encode()).fetchone()
     assert row is not None
     return Lsn.parse(row[0])

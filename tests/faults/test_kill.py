@@ -28,7 +28,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.store import Store
 
-KILLS = int(os.environ.get("KILLS", "60"))
+KILLS = int(os.environ.get("KILLS", "24"))
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
