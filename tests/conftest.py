@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.spark", "tests.fixtures.store", "tests.fixtures.tls"]
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("postgres", "snapshot", "spark", "store", "tls")]
 
 _LONG = ("contract/test_sinks.py", "cli/test_run.py", "faults/test_kill.py", "spark/test_source.py", "cli/test_demo.py")
 

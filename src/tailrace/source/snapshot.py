@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -40,6 +40,9 @@ from tailrace.source.snapshot_worker import Copied, Errand, Failed, Finished, Or
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.snapshot")
+
+START_METHOD: Literal["spawn", "forkserver"] = "spawn"
+"""Nothing of a worker stays in memory when it is done; and capture has threads, beside which one must not fork."""
 
 # An interpreter and a connection; a machine that takes longer has other troubles.
 _START_SECONDS = 120.0
@@ -198,13 +201,13 @@ class SnapshotJob:
 
     def _start_workers(self, exported: CreatedSlot) -> None:
         settings = self._settings
-        spawn = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(START_METHOD)
         # Less than a chunk for each would be copied sooner than an interpreter starts.
         heaps = {order.part.heap for order in self._orders}
         useful = 1 + sum(heap.pages * heap.page_bytes for heap in heaps) // settings.snapshot.chunk_bytes
         count = min(settings.snapshot.workers, len(self._orders), useful)
         for number in range(1, count + 1):
-            ours, theirs = spawn.Pipe()
+            ours, theirs = context.Pipe()
             errand = Errand.of(
                 settings.source,
                 store_url=settings.store.url,
@@ -216,7 +219,7 @@ class SnapshotJob:
                 number=number,
                 workers=count,
             )
-            process = spawn.Process(
+            process = context.Process(
                 target=snapshot_worker.main, args=(theirs, errand), name=f"snapshot-{number}", daemon=True
             )
             process.start()
