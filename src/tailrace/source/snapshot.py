@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait as wait_for
-from multiprocessing.context import SpawnProcess
-from typing import Any, Literal
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -41,7 +42,7 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.snapshot")
 
-START_METHOD: Literal["spawn", "forkserver"] = "spawn"
+PROCESSES: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
 """Nothing of a worker stays in memory when it is done; and capture has threads, beside which one must not fork."""
 
 # An interpreter and a connection; a machine that takes longer has other troubles.
@@ -101,7 +102,7 @@ class _Table:
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Pipe
     order: Order | None = None
 
@@ -201,13 +202,12 @@ class SnapshotJob:
 
     def _start_workers(self, exported: CreatedSlot) -> None:
         settings = self._settings
-        context = multiprocessing.get_context(START_METHOD)
         # Less than a chunk for each would be copied sooner than an interpreter starts.
         heaps = {order.part.heap for order in self._orders}
         useful = 1 + sum(heap.pages * heap.page_bytes for heap in heaps) // settings.snapshot.chunk_bytes
         count = min(settings.snapshot.workers, len(self._orders), useful)
         for number in range(1, count + 1):
-            ours, theirs = context.Pipe()
+            ours, theirs = PROCESSES.Pipe()
             errand = Errand.of(
                 settings.source,
                 store_url=settings.store.url,
@@ -219,7 +219,7 @@ class SnapshotJob:
                 number=number,
                 workers=count,
             )
-            process = context.Process(
+            process = PROCESSES.Process(
                 target=snapshot_worker.main, args=(theirs, errand), name=f"snapshot-{number}", daemon=True
             )
             process.start()
