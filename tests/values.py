@@ -6,6 +6,7 @@ import json
 import random
 import string
 import uuid
+from base64 import b64encode
 from collections.abc import Callable
 
 Random = random.Random
@@ -28,7 +29,7 @@ def text(rng: Random, longest: int = 30) -> str:
 
 def bulky(rng: Random) -> str:
     """Too large for a page and hard to compress: stored apart."""
-    return "".join(rng.choices(string.ascii_letters + "é", k=rng.randint(2500, 9000)))
+    return f"é{b64encode(rng.randbytes(rng.randint(1900, 6700))).decode()}é"
 
 
 def _date(rng: Random) -> str:
