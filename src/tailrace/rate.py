@@ -6,11 +6,11 @@ import time
 
 
 class Rate:
-    """Per second, over the last few seconds."""
+    """Per second, over the last few seconds; in the beginning since then, when the count was 0."""
 
     def __init__(self, seconds: float = 3.0) -> None:
         self._seconds = seconds
-        self._seen: list[tuple[float, int]] = []
+        self._seen = [(time.monotonic(), 0)]
 
     def of(self, count: int) -> float:
         now = time.monotonic()

@@ -121,11 +121,34 @@ def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(
         )
         assert engine.sinks["away"].status().failures == 3
         assert slow.positions == refusing.positions == []
+        behind = engine.sinks["slow"].status()
+        assert behind.lag_seconds, "a step that takes for ever is a lag"
+        assert behind.lag_bytes
         refusing.refuses = False
         status.resume(store, "refusing")  # from another process, say
         slow.may_go.set()
         assert wait_until(lambda: arrived(slow, store) and arrived(refusing, store), 180)
         assert engine.wait(engine.end(), 180)
+
+
+def test_how_far_behind_a_sink_is_is_known_before_its_destination_answers(
+    spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
+) -> None:
+    memory = memories("away")
+    raw = [{"name": "away", "start": "earliest"}]
+    insert(database, captured, 0, 3)
+    with delivering(spark, store, raw) as engine:
+        assert engine.sinks["away"].status().lag_bytes is None
+        assert engine.wait(engine.end(), 180)
+    memory.is_away = True
+    insert(database, captured, 10, 3)
+    with delivering(spark, store, raw) as engine:
+        assert wait_until(lambda: (engine.sinks["away"].status().lag_seconds or 0) > 0, 60)
+        told = engine.sinks["away"].status()
+        assert (told.state, told.cursor) == ("retrying", memory.state.cursor)
+        assert not engine.wait(engine.end(), 0), "where it stands was not confirmed"
+        memory.is_away = False
+        assert wait_until(lambda: arrived(memory, store), 180)
 
 
 def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(

@@ -22,6 +22,8 @@ class Memory:
     failures: int = 0
     """As many commits fail, with an error that may pass."""
     refuses: bool = False
+    is_away: bool = False
+    """It cannot even be asked where it stands."""
     poison: frozenset[Position] = frozenset()
     may_go: threading.Event = field(default_factory=threading.Event)
     """Commits wait until it is set."""
@@ -54,6 +56,8 @@ class Witness:
 
     def open(self) -> State:
         self.memory.opened += 1
+        if self.memory.is_away:
+            raise SinkError("nobody answers", "wait")
         return self.memory.state
 
     def pending(self) -> Step | None:

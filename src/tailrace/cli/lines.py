@@ -34,7 +34,8 @@ def of_capture(status: CaptureStatus, rate: float) -> str:
 
 def of_sink(status: SinkStatus) -> str:
     text = f"{status.name}: {status.state}, {status.changes:,} changes, {status.changes_per_second:,.0f}/s"
-    text += f", delivered to {status.cursor or '-'}, {reporting.size(status.lag_bytes)} behind"
+    if status.lag_bytes is not None:
+        text += f", delivered to {status.cursor}, {reporting.size(status.lag_bytes)} behind"
     if status.lag_seconds:
         text += f", oldest change not delivered {reporting.duration(status.lag_seconds)} old"
     if status.set_aside:

@@ -70,9 +70,7 @@ def command(invocation: Invocation, master: str | None) -> None:
         supervisor.stop()
     if not is_asked and failures and failures[-1] is not None:
         raise TailraceError(failures[-1].message, failures[-1].hint)
-    captured = supervisor.condition().capture
-    if captured is not None:
-        click.echo(f"stopped; durable to {captured.durable_lsn}")
+    click.echo("stopped")
 
 
 def _served(

@@ -113,7 +113,7 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never: Sequence[
             Text(sink.type),
             Text(sink.state, style=_COLOURS[sink.state]),
             str(sink.cursor or "-"),
-            reporting.size(sink.lag_bytes),
+            "-" if sink.lag_bytes is None else reporting.size(sink.lag_bytes),
             reporting.duration(sink.lag_seconds) if sink.lag_seconds else "-",
             f"{sink.changes_per_second:,.0f}/s",
             f"{sink.changes:,}",

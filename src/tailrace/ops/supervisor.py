@@ -275,14 +275,15 @@ class Supervisor:
 
 
 def _unknown(name: str, type_: str) -> SinkStatus:
-    nothing: dict[str, Any] = dict.fromkeys(("lag_bytes", "changes", "steps", "failures", "set_aside"), 0)
+    nothing: dict[str, Any] = dict.fromkeys(("changes", "steps", "failures", "set_aside"), 0)
     return SinkStatus(
         name=name,
         type=type_,
         state="starting",
         cursor=None,
         log_end=Lsn(0),
-        lag_seconds=0.0,
+        lag_bytes=None,
+        lag_seconds=None,
         changes_per_second=0.0,
         last_error=None,
         last_error_hint=None,

@@ -77,6 +77,16 @@ def mirror(store: Store, sink: str, cursor: Lsn) -> None:
     store.replace(f"{CURSORS}/{sink}/{_POSITION}", json.dumps({"position": str(position)}).encode())
 
 
+def mirrored(store: Store, sink: str) -> Lsn | None:
+    """Where a sink stood, or a little before, when it ran last; None when it never did."""
+    key = f"{CURSORS}/{sink}/{_POSITION}"
+    data = store.get(key)
+    try:
+        return None if data is None else Lsn(Position.parse(json.loads(data)["position"]).commit_lsn + 1)
+    except (ValueError, KeyError, TypeError, TailraceError) as error:
+        raise CorruptError(f"{key}: not a position", "remove it; the sink writes it anew when it runs") from error
+
+
 def step_to_json(step: Step) -> dict[str, Any]:
     return {
         "before": _state_to_json(step.before),

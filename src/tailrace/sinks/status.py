@@ -28,8 +28,9 @@ class SinkStatus:
     """Every change that commits below it is durable at the destination."""
     log_end: Lsn
     """The same of the log."""
-    lag_bytes: int
-    lag_seconds: float
+    lag_bytes: int | None
+    """None when it never ran: where it will begin is not known."""
+    lag_seconds: float | None
     """The age of the oldest change that is not delivered; 0 when there is none."""
     changes: int
     """Delivered since the process started."""

@@ -23,7 +23,7 @@ from tailrace.log.trim import Trim
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
 from tailrace.sinks.base import Load, Parallel, State, Step
-from tailrace.sinks.cursor import mirror
+from tailrace.sinks.cursor import mirror, mirrored
 from tailrace.sinks.errand import Errand, Rows, Staged
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
@@ -68,12 +68,13 @@ class Stepper:
         self._staff = staff
         self._hands = hands
         self._offset: Offset | None = None
+        self._recalled: Lsn | None = None
         self._aside = SetAside(self._reader, self.common.name)
         self._mirrored_at = float("-inf")
 
     @property
     def cursor(self) -> Lsn | None:
-        return self.state.cursor
+        return self._recalled if self.state.cursor is None else self.state.cursor
 
     def _cursor(self) -> Lsn:
         assert self.state.cursor is not None, "open() comes first"
@@ -96,6 +97,11 @@ class Stepper:
         if self.state.cursor is None:
             self._first_state()
         self._mirror(at_once=True)
+
+    def recall(self) -> None:
+        """Where it stood when it ran last, as long as the destination cannot be asked: to tell how far behind it is."""
+        if self.state.cursor is None:
+            self._recalled = mirrored(self._store, self.common.name)
 
     def close(self) -> None:
         self._mirror(at_once=True)
@@ -123,8 +129,8 @@ class Stepper:
 
     def offset(self) -> Offset:
         """Where in the log the sink's cursor is."""
-        if self._offset is None or self._offset.lsn != self.state.cursor:
-            self._offset = plan.begin(self._reader, self.state.cursor)
+        if self._offset is None or self._offset.lsn != self.cursor:
+            self._offset = plan.begin(self._reader, self.cursor)
         return self._offset
 
     def backlog(self) -> Batch:

@@ -132,7 +132,7 @@ class Delivery:
         if not self._busy.acquire(blocking=False):
             return False
         try:
-            cursor = self._stepper.cursor
+            cursor = self._stepper.state.cursor
             if cursor is None or self._condition in ("starting", "loading"):
                 return False
             if cursor >= end.lsn:
@@ -151,8 +151,8 @@ class Delivery:
             state="paused" if self._paused.is_set() and self._condition == "running" else self._condition,
             cursor=cursor,
             log_end=self._log_end,
-            lag_bytes=0 if oldest is None else max(self._log_end - (cursor or Lsn(0)), 0),
-            lag_seconds=0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
+            lag_bytes=None if cursor is None else 0 if oldest is None else max(self._log_end - cursor, 0),
+            lag_seconds=None if cursor is None else 0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
             changes=self._stepper.changes,
             changes_per_second=self._rate.of(self._stepper.changes),
             steps=self._stepper.steps,
@@ -169,6 +169,7 @@ class Delivery:
         self._heed(status.wish(self._store, self.name))
         if self._busy.acquire(blocking=False):
             try:
+                self._stepper.recall()
                 if self._stepper.cursor is not None:
                     self._oldest_us = self._stepper.oldest_undelivered_us()
             finally:
@@ -293,7 +294,10 @@ class Delivery:
                 continue
             try:
                 with self._busy:
+                    # Nobody can look while a step is under way, and it may take for ever: behind it is since now.
+                    self._oldest_us = self._oldest_us or int(time.time() * 1e6)
                     self._stepper.deliver(end)
+                    self._oldest_us = None
             except TailraceError as error:
                 if error.retry:
                     self._fail(error)
