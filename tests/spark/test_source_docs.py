@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.capturing import configured
 from tests.e2e.captured import Captured, captured
 from tests.fixtures.postgres import Database
 
+from tailrace import settings
+from tailrace.source.snapshot import SnapshotJob
 from tailrace.spark import register
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -35,8 +40,12 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Captured]:
     database.execute("""
         CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric(10,2));
         CREATE TABLE customers (id int PRIMARY KEY, name text);
+        INSERT INTO customers VALUES (1, 'Ada'), (2, 'Béla');
     """)
     with captured(database, tmp_path) as log:
+        job = SnapshotJob(replace(configured(database), store=settings.Store(log.store.url)))
+        job.start()
+        assert job.wait(60)
         log.execute(
             "INSERT INTO orders VALUES (1, 1, 10), (2, 1, 5), (3, 2, 7)",
             "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '{\"user\": 7}');"
@@ -76,6 +85,9 @@ def test_examples(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
     for row in rows:
         totals[row.customer] = totals.get(row.customer, 0) + float(row.total)
     assert totals == {1: 15.0, 2: 7.0}
+    run("def state(", known)
+    spent = {row["name"]: row["sum(total)"] for row in known["spent"].collect()}
+    assert spent == {"Ada": Decimal(16), "Béla": Decimal(7)}
     run("def newest", known)
     try:
         known["query"].processAllAvailable()
