@@ -40,6 +40,7 @@ def work(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     workload = Workload(database.connect, 3, ddl=True, exclusive=0.06)
     workload.create()
     with captured(database, tmp_path_factory.mktemp("work"), segment_bytes=128 * 1024) as log:
+        log.execute("CREATE TABLE emptied (id int PRIMARY KEY)", "INSERT INTO emptied VALUES (1)", "TRUNCATE emptied")
         log.execute("SELECT pg_logical_emit_message(false, 'alone', 'x')")
         workload.run(50)
         workload.stop()
