@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from tests.workload import Workload
 from tailrace import settings
 from tailrace.change import Change, Column, Lsn, Position, Relation, Type
 from tailrace.embedded.postgres import Postgres
-from tailrace.errors import ConfigError, CorruptError, FencedError
+from tailrace.errors import ConfigError, CorruptError, FencedError, StoreRefused
 from tailrace.log import plan, rendering
 from tailrace.log.decoding import DELETE, At, TableChanges, no_images
 from tailrace.log.plan import Offset
@@ -382,6 +383,38 @@ def test_a_crash_at_any_write_changes_nothing(
         found = contents(address)
         assert is_longer or found == expected, keys[at - 1]
         assert delivered(found) == delivered(expected), keys[at - 1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 256 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_full_disk_stops_the_sink_and_costs_nothing(
+    small: Log, small_disk: Path, tmp_path: Path, format_: str
+) -> None:
+    limits = plan.Limits(segments=4)
+    undisturbed = StoreAddress((tmp_path / "undisturbed").as_uri(), {})
+    go_on(made(small, undisturbed.url, f"{format_}-roomy", format=format_), limits)
+    expected = contents(undisturbed)
+    (small_disk / "others").write_bytes(bytes(200 * 1024))
+    address = StoreAddress((small_disk / "files").as_uri(), {})
+    with pytest.raises(StoreRefused, match="disk full") as refused:
+        go_on(made(small, address.url, f"{format_}-full", format=format_), limits)
+    assert refused.value.hint == "free some space; nothing was lost"
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    go_on(made(small, address.url, f"{format_}-full", format=format_), limits)
+    assert contents(address) == expected
 
 
 def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:

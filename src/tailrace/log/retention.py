@@ -23,6 +23,7 @@ from tailrace.log.trim import Trim
 from tailrace.store import Store
 
 CURSORS = "cursors"
+POSITION = "position.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,13 @@ def cursors(store: Store) -> dict[str, Position]:
     found = {}
     for info in store.list(CURSORS):
         parts = info.key.split("/")
-        if len(parts) == 3 and parts[2] == "position.json":
-            found[parts[1]] = Position.parse(_text(store, info.key, "position"))
+        if len(parts) == 3 and parts[2] == POSITION:
+            found[parts[1]] = cursor_in(store, info.key)
     return found
+
+
+def cursor_in(store: Store, key: str) -> Position:
+    return Position.parse(_text(store, key, "position"))
 
 
 def snapshots(store: Store) -> dict[str, Lsn]:

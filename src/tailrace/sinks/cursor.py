@@ -14,13 +14,12 @@ from typing import Any, Final
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.log.plan import Offset
-from tailrace.log.retention import CURSORS
+from tailrace.log.retention import CURSORS, POSITION, cursor_in
 from tailrace.sinks.base import Load, State, Step
 from tailrace.store import Store
 
 _VERSION: Final = 1
 _STATE: Final = "state.json"
-_POSITION: Final = "position.json"
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,13 @@ def mirror(store: Store, sink: str, cursor: Lsn) -> None:
     A transaction that commits at the cursor itself is still to come, so the position named is just below.
     """
     position = Position(Lsn(max(cursor - 1, 0)), 0)
-    store.replace(f"{CURSORS}/{sink}/{_POSITION}", json.dumps({"position": str(position)}).encode())
+    store.replace(f"{CURSORS}/{sink}/{POSITION}", json.dumps({"position": str(position)}).encode())
 
 
 def mirrored(store: Store, sink: str) -> Lsn | None:
     """Where a sink stood, or a little before, when it ran last; None when it never did."""
-    key = f"{CURSORS}/{sink}/{_POSITION}"
-    data = store.get(key)
-    try:
-        return None if data is None else Lsn(Position.parse(json.loads(data)["position"]).commit_lsn + 1)
-    except (ValueError, KeyError, TypeError, TailraceError) as error:
-        raise CorruptError(f"{key}: not a position", "remove it; the sink writes it anew when it runs") from error
+    key = f"{CURSORS}/{sink}/{POSITION}"
+    return None if store.head(key) is None else Lsn(cursor_in(store, key).commit_lsn + 1)
 
 
 def step_to_json(step: Step) -> dict[str, Any]:

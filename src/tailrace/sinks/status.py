@@ -104,16 +104,17 @@ def wish(store: Store, sink: str) -> Wish:
         raise CorruptError(f"{key}: not an operator's wish", f"tailrace deliver --resume {sink}") from error
 
 
-def pause(store: Store, sink: str) -> None:
+def pause(store: Store, sink: str) -> Wish:
     """Wherever it runs, it stops delivering within seconds, and stays so over restarts until it is resumed."""
-    _save_wish(store, sink, is_paused=True)
+    return _save_wish(store, sink, is_paused=True)
 
 
-def resume(store: Store, sink: str) -> None:
+def resume(store: Store, sink: str) -> Wish:
     """Wherever it runs, it delivers again within seconds, also when it had failed."""
-    _save_wish(store, sink, is_paused=False)
+    return _save_wish(store, sink, is_paused=False)
 
 
-def _save_wish(store: Store, sink: str, *, is_paused: bool) -> None:
+def _save_wish(store: Store, sink: str, *, is_paused: bool) -> Wish:
     wish = Wish(is_paused, datetime.now(UTC).isoformat())
     store.replace(f"{CURSORS}/{sink}/{_WISH}", json.dumps(asdict(wish)).encode())
+    return wish

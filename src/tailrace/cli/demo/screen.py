@@ -92,7 +92,6 @@ def _half(delays: list[float]) -> str:
 def _print_lines(_: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
     watching, replicating = running.watching, running.replicating
     rate = Rate(_PLAIN_SECONDS)
-    rate.of(0)
     while (left := deadline - time.monotonic()) > 0 and not stopped.wait(min(_PLAIN_SECONDS, left)):
         count = watching.operations.total()
         click.echo(

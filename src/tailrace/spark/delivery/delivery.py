@@ -98,13 +98,11 @@ class Delivery:
         return finished
 
     def pause(self) -> None:
-        status.pause(self._store, self.name)
-        self._heed(status.wish(self._store, self.name))
+        self._heed(status.pause(self._store, self.name))
 
     def resume(self) -> None:
         """Also a sink that failed: what was in its way has been removed, says whoever calls."""
-        status.resume(self._store, self.name)
-        self._heed(status.wish(self._store, self.name))
+        self._heed(status.resume(self._store, self.name))
 
     def rewind(self, where: str) -> None:
         """See `Stepper.rewind`; the delivery goes on from there."""
@@ -294,8 +292,8 @@ class Delivery:
                 continue
             try:
                 with self._busy:
-                    # Nobody can look while a step is under way, and it may take for ever: behind it is since now.
-                    self._oldest_us = self._oldest_us or int(time.time() * 1e6)
+                    # Nobody can look while a step is under way, and it may take for ever.
+                    self._oldest_us = self._stepper.oldest_undelivered_us()
                     self._stepper.deliver(end)
                     self._oldest_us = None
             except TailraceError as error:
@@ -332,5 +330,5 @@ class Delivery:
 def _ended(sink: str, error: Exception | None) -> SinkError:
     """In one line: of a traceback what was raised, without the calls that led there."""
     lines = [line for line in str(error or "").splitlines() if line[:1].strip()] or ["it was stopped"]
-    reason = lines[-1] if "Traceback" in lines[0] and not lines[-1].startswith("SQLSTATE") else lines[0]
+    reason = lines[1] if "Traceback" in lines[0] and len(lines) > 1 else lines[0]
     return SinkError(f"sink {sink}: the query ended: {reason}")
