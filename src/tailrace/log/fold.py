@@ -188,7 +188,9 @@ def images(changes: TableChanges, folded: Folded, entries: I64 | Mask | None = N
         if not known.all():
             unchanged[column] = np.zeros(len(final), np.bool_)
             unchanged[column][at[~known]] = True
-    return Images(batch, np.ones(len(final), np.bool_), unchanged, None)
+    # Nothing that is special is ever so large that it is not sent: it is in the final image.
+    special = None if changes.new.special is None else changes.new.special.take(pa.array(final))
+    return Images(batch, np.ones(len(final), np.bool_), unchanged, special)
 
 
 def copied(changes: TableChanges, copies: Copies, entries: I64 | Mask) -> Images:
@@ -196,11 +198,13 @@ def copied(changes: TableChanges, copies: Copies, entries: I64 | Mask) -> Images
     places, delta = copies.change[entries], copies.delta[entries]
     columns = range(len(changes.relation.columns))
     if len(delta) and delta[0] > 0:
-        arrays = [value(changes, index).take(pa.array(places)) for index in columns]
+        arrays, special = [value(changes, index).take(pa.array(places)) for index in columns], changes.new.special
     else:
         arrays = [changes.old.batch.column(index).take(pa.array(places)) for index in columns]
+        special = changes.old.special
     batch = record_batch(arrays, changes.new.batch.schema, len(places))
-    return Images(batch, np.ones(len(places), np.bool_), {}, None)
+    special = None if special is None else special.take(pa.array(places))
+    return Images(batch, np.ones(len(places), np.bool_), {}, special)
 
 
 def codes(columns: Sequence[pa.Array], count: int) -> tuple[I64, int]:

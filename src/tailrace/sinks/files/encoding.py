@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tailrace.log import json
 from tailrace.log.decoding import Messages, TableChanges
-from tailrace.sinks.files.typed import batch_of
+from tailrace.log.typed import batch_of
 
 MIB: Final = 1024 * 1024
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +17,12 @@ from tailrace.postgres.connection import SESSION, connect
 from tailrace.settings import Secret
 from tailrace.settings.secret import without_password
 from tailrace.sinks.base import Load, Parallel, Part, Receipt, State, Step
+from tailrace.sinks.gathering import gathered
 from tailrace.sinks.postgres import effect as mirrored
 from tailrace.sinks.postgres import history, mirror, versions
 from tailrace.sinks.postgres.declared import Types
 from tailrace.sinks.postgres.effect import Effect
 from tailrace.sinks.postgres.failure import classified
-from tailrace.sinks.postgres.gathering import effects
 from tailrace.sinks.postgres.ledger import Ledger
 from tailrace.sinks.postgres.rows import Rows, Table
 from tailrace.sinks.postgres.staging import Scratch, Stage, prefix, remove_leftovers
@@ -126,7 +126,8 @@ class PostgresSink:
         stage = Stage(prefix(self.name), self._options.schema)
         found: list[Effect[Rows]] = []
         with self._staging() as connection:
-            for effect in effects(part.chunks, self._effect(is_load=part.load is not None)):
+            for run in gathered(part.chunks):
+                effect = self._effect(run, is_load=part.load is not None)
                 name = ".".join(effect.target)
                 found.append(effect.stored(lambda table, name=name: stage.put(table, name, connection.get)))  # type: ignore[misc]
         return tuple(found)
@@ -166,10 +167,13 @@ class PostgresSink:
     def _is_history(self) -> bool:
         return self._options.mode == "history"
 
-    def _effect(self, *, is_load: bool) -> Callable[[TableChanges], Effect[Table]]:
+    def _effect(self, run: TableChanges, *, is_load: bool) -> Effect[Table]:
+        if run.is_truncate:
+            moment = versions.moment(run.at, 0)
+            return Effect(run.relation, run.target, mirrored.span(run), is_truncate=True, moment=moment)
         if self._is_history:
-            return versions.loaded if is_load else versions.versioned
-        return mirrored.loaded if is_load else mirrored.mirrored
+            return versions.loaded(run) if is_load else versions.versioned(run)
+        return mirrored.loaded(run) if is_load else mirrored.mirrored(run)
 
     def _apply(self, work: mirror.Work, tables: Tables, effect: Effect[Rows]) -> None:
         where = tables.ready(effect.relation, effect.target, effect.nulls)

@@ -39,7 +39,7 @@ def batch_of(part: TableChanges | Messages) -> pa.RecordBatch:
     }
     fields = list(part.new.batch.schema)
     for name, array in more.items():
-        fields.append(pa.field(_free(name, relation), array.type))
+        fields.append(pa.field(free_name(name, relation), array.type))
     schema = pa.schema(fields, {RELATION: relation.to_json()})
     return pa.RecordBatch.from_arrays([*part.new.batch.columns, *more.values()], schema=schema)
 
@@ -82,7 +82,8 @@ def _unchanged(new: Images, relation: Relation) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), texts.take(pa.array(names)))
 
 
-def _free(name: str, relation: Relation) -> str:
+def free_name(name: str, relation: Relation) -> str:
+    """A name for a column of ours that the table's own leave free."""
     # Spark and DuckDB do not tell `A` from `a`.
     while any(column.name.lower() == name for column in relation.columns):
         name = f"_{name}"

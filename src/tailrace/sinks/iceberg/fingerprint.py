@@ -1,0 +1,76 @@
+"""128 bits that stand for a key, or for a whole row: so many that two different ones never meet.
+
+A file's rows are found by them without being read again. They begin with a seed that nobody outside knows, so that
+nobody can choose keys that are taken for each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Prints = npt.NDArray[np.uint64]
+"""Two words for each row."""
+Seed = tuple[int, int]
+
+
+def fingerprints(columns: Sequence[pa.Array], count: int, seed: Seed) -> Prints:
+    """Of each row: equal where all its values are, bit by bit; NULL is NULL."""
+    from tailrace.sinks.iceberg import kernel  # here, because it loads the compiler
+
+    prints = np.empty((count, 2), np.uint64)
+    prints[:] = seed
+    for column in columns:
+        for flat in _flat(column):
+            valid = flat.is_valid().to_numpy(zero_copy_only=False)
+            if pa.types.is_large_binary(flat.type):
+                offsets, data = _bytes(flat)
+                kernel.mix_bytes(prints, offsets, data, valid)
+            else:
+                kernel.mix_words(prints, flat.fill_null(0).to_numpy(), valid)
+    kernel.finish(prints)
+    return prints
+
+
+def _flat(array: pa.Array) -> Iterator[pa.Array]:
+    """The same as numbers of 64 bits, or as bytes."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_struct(kind):
+        yield array.is_valid().cast(pa.int64())
+        for index in range(kind.num_fields):
+            yield from _flat(pc.struct_field(array, index))
+    elif pa.types.is_map(kind):
+        # Few rows have any.
+        yield pa.array([None if v is None else json.dumps(sorted(v)) for v in array.to_pylist()]).cast(
+            pa.large_binary()
+        )
+    elif pa.types.is_floating(kind):
+        whole = {32: pa.int32(), 64: pa.int64()}[kind.bit_width]
+        yield array.view(whole).cast(pa.int64())
+    elif pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        yield array.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        yield array.view(pa.int32()).cast(pa.int64())
+    elif pa.types.is_timestamp(kind):
+        yield array.view(pa.int64())
+    elif pa.types.is_decimal(kind):
+        yield array.cast(pa.string()).cast(pa.large_binary())
+    elif pa.types.is_fixed_size_binary(kind):
+        yield array.cast(pa.binary()).cast(pa.large_binary())
+    else:
+        yield array.cast(pa.large_binary())
+
+
+def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1].copy()
+    return places, np.frombuffer(data if data is not None else b"", np.uint8)
