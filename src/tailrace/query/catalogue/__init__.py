@@ -1,0 +1,149 @@
+"""PostgreSQL's system catalogues over a moment's tables: pg_catalog, information_schema, and the functions on them.
+
+Every relation that PostgreSQL 18 has is there, with its columns (`relations.txt`), and most are empty, as in a database
+where nobody made rules or triggers. The rows come from the relations that the source described; no table is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailrace.query.catalogue import functions
+from tailrace.query.catalogue.rows import SQL_NAMES, Row, Rows, Shown
+from tailrace.query.lake import Moment
+
+_TYPES: Final = {
+    "bool": pa.bool_(),
+    "int2": pa.int32(),
+    "int4": pa.int32(),
+    "cardinal_number": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "xid": pa.int64(),
+    "regtype": pa.int64(),
+    "float4": pa.float32(),
+    "int2vector": pa.list_(pa.int32()),
+    "oidvector": pa.list_(pa.int64()),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "time_stamp": pa.timestamp("us", "UTC"),
+}
+"""All others are text, as their text says it best."""
+_PLAINEST: Final = {"bool": False, "int2": 0, "int4": 0, "oid": 0, "xid": 0, "float4": 0.0, "char": "", "regtype": 0}
+_HELPERS: Final = {
+    "_definitions": {"oid": "oid", "definition": "text"},
+    "_type_names": {"oid": "oid", "name": "text", "base": "text"},
+}
+_SETTINGS: Final = {
+    "max_index_keys": "32",
+    "max_identifier_length": "63",
+    "server_version_num": "180000",
+    "standard_conforming_strings": "on",
+    "default_transaction_read_only": "on",
+    "lc_collate": "C.UTF-8",
+}
+
+
+@dataclass(frozen=True)
+class SystemRelation:
+    schema: str
+    name: str
+    oid: int
+    kind: str
+    columns: Mapping[str, str]
+
+
+@cache
+def system_relations() -> tuple[SystemRelation, ...]:
+    found = []
+    for line in files(__package__).joinpath("relations.txt").read_text("utf-8").splitlines():
+        name, oid, kind, *columns = line.split(" ")
+        schema, _, name = name.partition(".")
+        found.append(SystemRelation(schema, name, int(oid), kind, dict(c.split(":") for c in columns)))  # type: ignore[misc]
+    return tuple(found)
+
+
+@cache
+def names() -> frozenset[str]:
+    """Of all relations that are found without naming their schema."""
+    return frozenset(r.name for r in system_relations() if r.schema == "pg_catalog")
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    name: str
+    """Of the attached catalog: `main` holds pg_catalog, `info` information_schema."""
+    tables: Mapping[tuple[str, str], int]
+    """Schema and name → oid, for every relation there is."""
+    types: Mapping[str, int]
+
+    @staticmethod
+    def make(instance: Any, name: str, moment: Moment, tables: Sequence[Shown], users: Sequence[str]) -> Catalogue:
+        rows = Rows(moment, tables, users).found
+        rows["pg_type"] += _built_in_types(rows)
+        rows["pg_settings"] += [{"name": key, "setting": value} for key, value in _SETTINGS.items()]
+        system = [r for r in system_relations() if r.oid]
+        rows["pg_class"] += [
+            {"oid": r.oid, "relname": r.name, "relnamespace": 11, "relowner": 10, "relkind": r.kind, "relpersistence": "p"}
+            for r in system
+        ]
+        cursor = instance.cursor()
+        try:
+            cursor.execute(f"ATTACH ':memory:' AS {name}")
+            cursor.execute(f"CREATE SCHEMA {name}.info")
+            cursor.execute(f"USE {name}.main")
+            for relation in system_relations():
+                place = "info" if relation.schema == "information_schema" else "main"
+                _create(cursor, place, relation.name, relation.columns, rows.get(relation.name, ()))
+            for helper, columns in _HELPERS.items():
+                _create(cursor, "main", helper, columns, rows.get(helper, ()))
+            for statement in functions.statements(name):
+                cursor.execute(statement)
+        finally:
+            cursor.close()
+        found = {(r.schema, r.name): r.oid for r in system}
+        found |= {(t.table.schema, t.table.name): t.oid for t in tables}
+        return Catalogue(name, found, {row["typname"]: row["oid"] for row in rows["pg_type"]})
+
+
+def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
+    found = []
+    names: dict[int, str] = {}
+    lines = files(__package__).joinpath("types.txt").read_text("utf-8").splitlines()
+    for line in lines:
+        oid, name, length, kind, category, element, array, base, relation = line.split(" ")
+        names[int(oid)] = name
+        found.append(
+            {
+                "oid": int(oid), "typname": name, "typnamespace": 11, "typowner": 10, "typlen": int(length),
+                "typtype": kind, "typcategory": category, "typelem": int(element), "typarray": int(array),
+                "typbasetype": int(base), "typrelid": int(relation), "typisdefined": True, "typdelim": ",",
+                "typtypmod": -1, "typinput": "array_in" if category == "A" else f"{name}in",
+            }
+        )  # fmt: skip
+    for row in found:
+        is_array = row["typcategory"] == "A" and row["typelem"] in names
+        base = names[row["typelem"]] if is_array else row["typname"]
+        shown = SQL_NAMES.get(base, base) + ("[]" if is_array else "")
+        rows["_type_names"].append({"oid": row["oid"], "name": shown, "base": base})
+    return found
+
+
+def _create(cursor: Any, place: str, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+    schema = pa.schema([(column, _arrow(type_)) for column, type_ in columns.items()])
+    plainest = {column: _PLAINEST.get(type_) for column, type_ in columns.items()}
+    table = pa.Table.from_pylist([plainest | row for row in rows], schema)
+    cursor.register("rows_to_keep", table)
+    cursor.execute(f'CREATE TABLE {place}."{name}" AS SELECT * FROM rows_to_keep')
+    cursor.unregister("rows_to_keep")
+
+
+def _arrow(type_: str) -> pa.DataType:
+    if type_.startswith("_"):
+        return pa.list_(_TYPES.get(type_[1:], pa.string()))
+    return _TYPES.get(type_, pa.string())

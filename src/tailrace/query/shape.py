@@ -1,0 +1,104 @@
+"""How a table of the lake is shown: the source's columns, with types as near to the source's as DuckDB has them.
+
+Columns that lie in the lake as they are in the source are left untouched, so that DuckDB still skips files and row groups
+by them. A numeric without a precision lies there as text; shown as text, ORDER BY and max() would be silently wrong, so it
+is a `NUMERIC`, rounded to that many decimals. Beside each table, `"<table>$stored"` shows what lies in the lake, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tailrace import types
+from tailrace.change import Column, Relation
+from tailrace.query.history import Metadata
+from tailrace.query.lake import Table
+
+NUMERIC: Final = (38, 10)
+"""What PostgreSQL's numeric without a precision is here: ten decimals leave 28 digits before the point, and a product of
+two of them still has 18."""
+STORED: Final = "$stored"
+
+_NOT_FINITE: Final = "('NaN', 'Infinity', '-Infinity')"
+_ICEBERG: Final = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def select(table: Table, relation: Relation, metadata: Metadata) -> str:
+    """The SELECT of a table's view."""
+    stored = metadata.columns(table.snapshot)
+    special = _special(relation, stored)
+    declared = {column.name: column for column in relation.columns}
+    if table.kind == "mirror":
+        names = [name for name in declared if name in stored]
+    else:
+        names = [name for name in stored if name != special]
+    columns = [_column(name, stored[name], declared.get(name), special) for name in names]
+    return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"
+
+
+def select_stored(table: Table, metadata: Metadata) -> str:
+    return f"SELECT * FROM {_source(table, metadata.columns(table.snapshot))}"
+
+
+def _source(table: Table, stored: Mapping[str, Any]) -> str:
+    if table.snapshot is None:
+        nothing = [f"NULL::{_duckdb(type_)} AS {quoted(name)}" for name, type_ in stored.items()]
+        return f"(SELECT {', '.join(nothing)} WHERE false)"
+    return f"iceberg_scan({literal(table.metadata)}, snapshot_from_id = {table.snapshot})"
+
+
+def _special(relation: Relation, stored: Mapping[str, Any]) -> str | None:
+    """The column of values that their own column cannot hold, where the table has one yet."""
+    name = "__special" if any(c.name == "_special" for c in relation.columns) else "_special"
+    return name if isinstance(stored.get(name), dict) else None
+
+
+def _column(name: str, stored: Any, column: Column | None, special: str | None) -> str:
+    own = quoted(name)
+    if column is None:
+        return own
+    type_, _ = types.base(column.type, column.modifier)
+    shown = own
+    if isinstance(stored, dict) and type_.name == "interval":
+        shown = f"to_months({own}.months) + to_days({own}.days) + to_microseconds({own}.microseconds)"
+    elif stored == "string" and type_.name == "numeric" and type_.schema == "pg_catalog":
+        precision, scale = NUMERIC
+        shown = f"CASE WHEN {own} NOT IN {_NOT_FINITE} THEN CAST({own} AS DECIMAL({precision}, {scale})) END"
+    elif stored == "string" and type_.name == "time" and type_.schema == "pg_catalog":
+        shown = f"CAST({own} AS TIME)"
+    elif special is not None and stored in ("date", "timestamp", "timestamptz"):
+        text = f"replace({quoted(special)}[{literal(name)}], ' BC', ' (BC)')"
+        shown = f"coalesce({own}, TRY_CAST({text} AS {_ICEBERG[stored]}))"
+    return shown if shown == own else f"{shown} AS {own}"
+
+
+def _duckdb(stored: Any) -> str:
+    if isinstance(stored, str):
+        return _ICEBERG.get(stored) or stored.upper()
+    if stored.get("type") == "struct":
+        return f"STRUCT({', '.join(f'{quoted(f["name"])} {_duckdb(f["type"])}' for f in stored['fields'])})"
+    if stored.get("type") == "map":
+        return f"MAP({_duckdb(stored['key'])}, {_duckdb(stored['value'])})"
+    return f"{_duckdb(stored['element'])}[]"
