@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import obstore
+import pyarrow as pa
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -106,6 +107,10 @@ class Store:
             except FileNotFoundError:
                 return None
 
+    def source(self, key: str) -> Any:
+        """An object as a file that Arrow reads in parts. FileNotFoundError when there is none."""
+        return pa.PythonFile(obstore.open_reader(self._backend, key), mode="r")
+
     def head(self, key: str) -> ObjectInfo | None:
         with self._mapped(key):
             try:
@@ -175,6 +180,9 @@ class FileStore(Store):
         with self._mapped(key), self._aside(key, data) as (aside, target):
             os.replace(aside, target)
             _fsync(target.parent)
+
+    def source(self, key: str) -> Any:
+        return pa.memory_map(str(self.root / key))
 
     @contextlib.contextmanager
     def _aside(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:

@@ -68,7 +68,7 @@ class Mirror:
         with self.database.connect(client_encoding="UTF8") as connection:
             for name, table in admitted(mark, state).items():
                 found = oracle.rows(connection, *name, table.columns)
-                assert found == table.rows, f"{name}: {_difference(found, table.rows)}"
+                assert found == table.rows, f"{name}: {difference(found, table.rows)}"
             left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'staged_%' AND relkind = 'r'")
             assert left.fetchall() == [], "nothing that was staged is left"
 
@@ -77,7 +77,7 @@ class Mirror:
             assert_same(_tables(connection), ((schema, name) for name in tables))
             for name, rows in tables.items():
                 found = oracle.rows(connection, schema, name)
-                assert found == rows, f"{name}: {_difference(found, rows)}"
+                assert found == rows, f"{name}: {difference(found, rows)}"
 
     def fingerprint(self) -> Any:
         with self.database.connect(client_encoding="UTF8") as connection:
@@ -101,7 +101,7 @@ class History:
             for name, table in admitted(mark, state).items():
                 versions = oracle.rows(connection, *name, ["_valid_to_position", *table.columns])
                 found = Counter({row[1:]: count for row, count in versions.items() if row[0] is None})
-                assert found == table.rows, f"{name}: {_difference(found, table.rows)}"
+                assert found == table.rows, f"{name}: {difference(found, table.rows)}"
             for name in _tables(connection):
                 own = ["_valid_from_position", "_valid_to_position", "_operation"]
                 for (first, last, operation), count in oracle.rows(connection, *name, own).items():
@@ -127,7 +127,7 @@ class History:
                 versions = oracle.rows(connection, schema, name)
                 # Five columns of the history's own come after the table's, the second of them says when it ended.
                 found = Counter({row[:-5]: count for row, count in versions.items() if row[-4] is None})
-                assert found == rows, f"{name}: {_difference(found, rows)}"
+                assert found == rows, f"{name}: {difference(found, rows)}"
 
     def fingerprint(self) -> Any:
         with self.database.connect(client_encoding="UTF8") as connection:
@@ -224,7 +224,7 @@ class Recorded:
             replica.apply(Change(one.position, Lsn(0), 0, moment, what, relation, one.old, False, one.new))
         for name, rows in tables.items():
             found = replica.rows(schema, name)
-            assert found == rows, f"{name}: {_difference(found, rows)}"
+            assert found == rows, f"{name}: {difference(found, rows)}"
 
     def fingerprint(self) -> Any:
         return recorder.written(self.directory)
@@ -402,7 +402,7 @@ def _assert_followed(told: Iterable[_Event], schema: str, tables: Mapping[str, o
             for row in rows[f"{schema}.{name}"].values()
         )
         found = Counter(texts)
-        assert found == expected, f"{name}: {_difference(found, expected)}"
+        assert found == expected, f"{name}: {difference(found, expected)}"
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ def assert_same(found: Iterable[Any], expected: Iterable[Any]) -> None:
     assert not added, f"{len(added)} told and not expected, from {added[0]} to {added[-1]}"
 
 
-def _difference(found: oracle.Rows, expected: oracle.Rows) -> str:
+def difference(found: oracle.Rows, expected: oracle.Rows) -> str:
     def cut(rows: oracle.Rows) -> list[Any]:
         return [[v and v[:40] for v in row[:12]] for row in list(rows)[:3]]
 

@@ -71,6 +71,7 @@ class Recorder:
     whole_transactions: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = False
     interval_ms: ClassVar[int] = 0
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str, options: RecorderOptions, context: Context) -> None:
         self.name = name

@@ -24,6 +24,7 @@ from tests.contract.destinations import (
     assert_same,
     expected_changes,
 )
+from tests.contract.lake import Lake
 from tests.contract.scenario import Scenario, Table
 from tests.fixtures.postgres import drop_database, make_database
 
@@ -35,7 +36,10 @@ from tailrace.sinks import stepper as stepping
 from tailrace.sinks.base import State, Step
 from tailrace.spark.delivery.staff import Executors
 
-SINKS = ["mirror", "staged", "history", "jsonl", "parquet", "recorder", "recorder of ranges", "recorder of keys"]
+SINKS = [
+    *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
+    *("recorder", "recorder of ranges", "recorder of keys"),
+]
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
 """Tables that go through most of it, for tests that deliver again and again."""
 TELLERS = (JsonLines, Parquet, Recorded)
@@ -56,6 +60,9 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
                 case "history":
                     yield History(database)
             drop_database(database)
+        case "lake":
+            request.getfixturevalue("spark")
+            yield Lake(tmp_path / "lake")
         case "jsonl":
             yield JsonLines(tmp_path / "files")
         case "parquet":

@@ -92,6 +92,12 @@ class TableChanges:
         )
 
     @property
+    def span(self) -> str:
+        """From which position to which."""
+        first, last = self.at.position(0), self.at.position(len(self) - 1)
+        return str(first) if first == last else f"{first} to {last}"
+
+    @property
     def is_truncate(self) -> bool:
         return len(self) == 1 and int(self.operation[0]) == TRUNCATE
 

@@ -104,7 +104,7 @@ def project(
     special: dict[str, dict[int, str]] = {}
     for index, (column, origin) in enumerate(zip(new.columns, found, strict=True)):
         if origin.index is None:
-            array, odd = _filled(column, origin.missing, shown, as_text)
+            array, odd = filled(column, origin.missing, shown, as_text)
         else:
             before = old.columns[origin.index]
             array, odd = images.batch.column(origin.index), odd_ones.get(before.name, {})
@@ -140,7 +140,8 @@ def specials(images: Images) -> dict[str, dict[int, str]]:
     return found
 
 
-def _filled(column: Column, missing: str | None, shown: Mask, as_text: bool) -> tuple[pa.Array, dict[int, str]]:
+def filled(column: Column, missing: str | None, shown: Mask, as_text: bool) -> tuple[pa.Array, dict[int, str]]:
+    """What rows older than a column show for it, and by row the texts of values that it cannot hold."""
     mapped = types.TEXT if as_text else types.mapping(column)
     if missing is None:
         return pa.nulls(len(shown), mapped.arrow), {}

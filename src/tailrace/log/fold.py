@@ -10,8 +10,8 @@ A TRUNCATE is a run of its own, and its consumer's business; so is a relation th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Relation
-from tailrace.errors import DecodeError
+from tailrace.errors import DecodeError, PoisonError
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, At, Mask, TableChanges
 from tailrace.pgoutput.columns import Images, record_batch
 
@@ -191,6 +191,33 @@ def images(changes: TableChanges, folded: Folded, entries: I64 | Mask | None = N
     # Nothing that is special is ever so large that it is not sent: it is in the final image.
     special = None if changes.new.special is None else changes.new.special.take(pa.array(final))
     return Images(batch, np.ones(len(final), np.bool_), unchanged, special)
+
+
+def by_unsent(new: Images) -> Iterator[tuple[tuple[int, ...], I64, Images]]:
+    """Rows with the same columns unsent, together: which columns, which rows, and these."""
+    unsent = sorted(new.unchanged)
+    if not unsent:
+        yield (), np.arange(len(new)), new
+        return
+    masks = np.stack([new.unchanged[column] for column in unsent])
+    combinations, which = np.unique(masks, axis=1, return_inverse=True)
+    for number in range(combinations.shape[1]):
+        some = np.flatnonzero(which.reshape(-1) == number)
+        columns = tuple([c for c, is_unsent in zip(unsent, combinations[:, number], strict=True) if is_unsent])
+        yield columns, some, replace(new.take(some), unchanged={})
+
+
+def whole(changes: TableChanges, new: Images, change: I64) -> None:
+    """A row that comes has all its values."""
+    for column, unsent in new.unchanged.items():
+        if unsent.any():
+            found = [str(changes.at.position(int(change[row]))) for row in np.flatnonzero(unsent)]
+            name = changes.relation.columns[column].name
+            raise PoisonError(
+                f"{changes.relation.qualified_name}: a row comes without its value of {name}, which was not sent",
+                "a row filter lets rows in as they are updated: set REPLICA IDENTITY FULL on the table, load it anew",
+                tuple(found),
+            )
 
 
 def copied(changes: TableChanges, copies: Copies, entries: I64 | Mask) -> Images:

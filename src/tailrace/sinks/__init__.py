@@ -19,6 +19,7 @@ from tailrace.sinks.shaping.condition import check as check_condition
 SINKS: Final = {
     "postgres": "tailrace.sinks.postgres:PostgresSink",
     "files": "tailrace.sinks.files:FilesSink",
+    "iceberg": "tailrace.sinks.iceberg.sink:IcebergSink",
 }
 """Loaded when one is configured. Anybody's own sink is named the same way: `type = "package.module:Class"`."""
 

@@ -134,6 +134,10 @@ class Sink(Protocol):
         """What columns hold: PostgreSQL's own texts, or the mapped Arrow types with special values beside them. The
         same for as long as the sink is there; an attribute of the class will do."""
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Java libraries that the sink needs in the Spark session, as Maven's `group:artifact:version`."""
+
     def open(self) -> State:
         """Connect, make what the sink needs at the destination, say where it stands. Called again after a failure."""
 

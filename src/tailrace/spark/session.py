@@ -75,8 +75,8 @@ def session(
 ) -> SparkSession:
     """A session on this machine's processors, or on `master`: `local[4]`, `spark://…`, `yarn`, `k8s://…`.
 
-    `packages` are Maven coordinates that Spark resolves; `settings` is Spark configuration of your own, and wins over
-    what is set here. Spark shows it in the list of processes: secrets belong into `spark-defaults.conf`.
+    `packages` are Maven coordinates, such as a sink's `packages`; `settings` is Spark configuration of your own, and
+    wins over what is set here. Spark shows it in the list of processes: secrets belong into `spark-defaults.conf`.
 
     A process has one session: where there is one already, it is returned, with what can still be set.
     """
@@ -123,7 +123,11 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
     if master.startswith(("local", "spark:")) and not os.environ.keys() & {"SPARK_HOME", "PYSPARK_PYTHON"}:
         chosen |= {"spark.pyspark.python": str(_PYTHON), "spark.executorEnv.TAILRACE_PYTHON": sys.executable}
     chosen |= given
-    lists = {"spark.jars.packages": list(packages), "spark.jars": [str(bare)] if bare else []}
+    jars = {package: jar.fetched(package) for package in packages}
+    lists = {
+        "spark.jars.packages": [package for package, file in jars.items() if file is None],
+        "spark.jars": [str(file) for file in (bare, *jars.values()) if file is not None],
+    }
     for key, ours in lists.items():
         if together := [*filter(None, given.get(key, "").split(",")), *ours]:
             chosen[key] = ",".join(together)

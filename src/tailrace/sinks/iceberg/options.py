@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -36,6 +36,10 @@ class IcebergOptions:
                 "catalog is missing: a warehouse on S3 has no place for SQLite",
                 "name a PostgreSQL database (postgresql://…) or a REST catalog (https://…)",
             )
+
+    def carried(self) -> IcebergOptions:
+        """For executors, which write data files: without what only the catalog needs."""
+        return replace(self, catalog_password=None, catalog_options={})
 
     @property
     def root(self) -> str:

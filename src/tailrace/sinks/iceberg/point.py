@@ -59,6 +59,8 @@ class Point:
     published_at: datetime
     database: str
     tables: tuple[PointTable, ...]
+    lake: str = ""
+    """Made up when the sink first came here: a part of its tables' locations, so that they are nobody else's."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def parse(data: bytes, where: str) -> Point:
             datetime.fromisoformat(raw["published_at"]),
             raw["database"],
             tables,
+            raw["lake"],
         )
     except CorruptError:
         raise
@@ -129,6 +132,7 @@ def publish(warehouse: Store, point: Point) -> None:
     raw: dict[str, Any] = {
         "version": _VERSION,
         "sink": point.sink,
+        "lake": point.lake,
         "cursor": str(point.cursor),
         "committed_at": point.committed_at.isoformat() if point.committed_at else None,
         "published_at": point.published_at.isoformat(),

@@ -8,6 +8,7 @@ text stands in the map `_special`, by column; that is there from the first such 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,6 +60,7 @@ _ARROW: Final = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
 }
+_MAY_BE_SPECIAL: Final = frozenset({Form.DECIMAL, Form.DATE, Form.TIMESTAMP, Form.TIMESTAMPTZ})
 FIELD_ID: Final = b"PARQUET:field_id"
 
 
@@ -98,6 +100,15 @@ class Field:
     def arrow(self) -> pa.Field:
         return pa.field(self.name, _arrow(self.type), not self.required, {FIELD_ID: str(self.id)})
 
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """Its own, and those of what is nested in it."""
+        if isinstance(self.type, str):
+            return (self.id,)
+        if self.type["type"] == "struct":
+            return (self.id, *(f["id"] for f in self.type["fields"]))
+        return (self.id, *(n for key, n in sorted(self.type.items()) if key.endswith("-id")))
+
     def to_json(self) -> dict[str, Any]:
         raw = {"id": self.id, "name": self.name, "required": self.required, "type": self.type}
         return raw | ({"doc": self.doc} if self.doc else {})
@@ -130,27 +141,12 @@ class Shape:
     key_is_required: bool = True
     """Whether the key's columns are identifier fields, which are never NULL."""
 
-    @cached_property
-    def arrow(self) -> pa.Schema:
-        return pa.schema([field.arrow for field in self.fields])
-
-    @cached_property
-    def ids(self) -> tuple[int, ...]:
-        """Of all fields, nested ones too."""
-        return tuple([n for field in self.fields for n in _ids(field)])
-
     @property
     def has_special(self) -> bool:
         return len(self.fields) > len(self.relation.columns)
 
-    def of_columns(self, names: Sequence[str]) -> tuple[Field, ...]:
-        places = {column.name: index for index, column in enumerate(self.relation.columns)}
-        return tuple([self.fields[places[name]] for name in names])
-
-    @property
-    def found_by(self) -> tuple[Field, ...]:
-        """The fields that a row is found by: the key's, or all."""
-        return self.of_columns(self.relation.key) if has_key(self.relation) else self.fields
+    def field(self, name: str) -> Field:
+        return next(field for field in self.fields if field.name == name)
 
     def to_json(self) -> str:
         identifiers = [f.id for f in self.fields if f.required]
@@ -172,17 +168,6 @@ class Shape:
 
 def _field(raw: Mapping[str, Any]) -> Field:
     return Field(raw["id"], raw["name"], raw["type"], raw["required"], raw.get("doc"), raw.get("initial-default"))
-
-
-def _ids(field: Field) -> Iterator[int]:
-    yield field.id
-    if isinstance(field.type, dict):
-        if field.type["type"] == "struct":
-            yield from (f["id"] for f in field.type["fields"])
-        elif field.type["type"] == "map":
-            yield from (field.type["key-id"], field.type["value-id"])
-        else:
-            yield field.type["element-id"]
 
 
 def fresh(relation: Relation, *, with_special: bool, nulls: Sequence[str] = ()) -> Shape:
@@ -219,12 +204,22 @@ def _numbered(type_: IcebergType, following: Iterator[int]) -> IcebergType:
     return type_ | {"element-id": next(following)}
 
 
+def may_be_special(column: Column) -> bool:
+    """Whether some values of the type are none of the column's."""
+    return types.mapping(column).form in _MAY_BE_SPECIAL
+
+
 def identifiers(relation: Relation) -> set[str]:
     """The key, if Iceberg can have it as identifier fields: those are never floats, nor nested."""
     if not has_key(relation):
         return set()
     kinds = [type_of(c) for c in relation.columns if c.name in relation.key]
     return set(relation.key) if all(isinstance(k, str) and k not in ("float", "double") for k in kinds) else set()
+
+
+def directory_name(name: str) -> str:
+    """For people to read, in any store."""
+    return re.sub("[^A-Za-z0-9_-]", "_", name)[:40]
 
 
 def doc(column: Column) -> str | None:
@@ -238,17 +233,28 @@ def doc(column: Column) -> str | None:
 def stored(images: Images, relation: Relation) -> tuple[list[pa.Array], pa.MapArray | None]:
     """Rows as data files have them: a value for each column, and the special ones of each row, if there are any."""
     odd = specials(images)
-    arrays = []
-    for array, column in zip(images.batch.columns, relation.columns, strict=True):
-        kind, form = type_of(column), types.mapping(column).form
-        if form is Form.TIME:
-            array = texts(array, column, odd.pop(column.name, None))
-        elif kind == "uuid":
-            array = uuids(array)
-        elif kind == "int":
-            array = array.cast(pa.int32())
-        arrays.append(array)
+    columns = zip(images.batch.columns, relation.columns, strict=True)
+    arrays = [stored_column(array, column, odd) for array, column in columns]
     return arrays, special_map(odd, len(images))
+
+
+def stored_column(array: pa.Array, column: Column, odd: dict[str, dict[int, str]]) -> pa.Array:
+    """A text needs nothing beside it: what is special in such a column is taken from `odd`."""
+    kind = type_of(column)
+    if types.mapping(column).form is Form.TIME:
+        return texts(array, column, odd.pop(column.name, None))
+    if kind == "uuid":
+        return uuids(array)
+    return array.cast(pa.int32()) if kind == "int" else array
+
+
+def stored_texts(array: pa.Array, column: Column, odd: Mapping[int, str]) -> pa.StringArray:
+    """PostgreSQL's texts of a column's values as data files have them."""
+    if types.mapping(column).form is Form.TIME:
+        return array
+    if type_of(column) == "uuid":
+        return pa.array([None if v is None else str(v) for v in array.to_pylist()], pa.string())
+    return texts(array, column, odd)
 
 
 _HEX: Final = np.full(256, 255, np.uint8)

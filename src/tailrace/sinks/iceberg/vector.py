@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap64
 
 from tailrace.errors import CorruptError
@@ -71,10 +69,3 @@ def parse(blob: bytes, where: str) -> BitMap64:
     if struct.pack(">I", zlib.crc32(body)) != checksum:
         raise CorruptError(f"{where}: its checksum is wrong", "restore the file")
     return BitMap64.deserialize(body[4:])
-
-
-def contains(deleted: BitMap64, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of these rows are gone."""
-    if not deleted:
-        return np.zeros(len(rows), np.bool_)
-    return np.isin(rows, np.array(list(deleted & BitMap64(rows.tolist())), np.int64))

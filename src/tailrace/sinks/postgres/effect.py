@@ -16,10 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Relation
-from tailrace.errors import PoisonError
 from tailrace.log.decoding import TableChanges
-from tailrace.log.fold import Folded, copied, fold, fold_copies, has_key, images, key_columns
-from tailrace.pgoutput.columns import Images
+from tailrace.log.fold import Folded, by_unsent, copied, fold, fold_copies, has_key, images, key_columns, whole
 from tailrace.sinks.postgres.rows import Field, Positions, Rows, Table, key_fields, value_fields
 
 T = TypeVar("T")
@@ -98,16 +96,11 @@ class Effect(Generic[T]):
         return each + [one for one in found if one is not None]
 
 
-def span(changes: TableChanges) -> str:
-    first, last = changes.at.position(0), changes.at.position(len(changes) - 1)
-    return str(first) if first == last else f"{first} to {last}"
-
-
 def loaded(changes: TableChanges) -> Effect[Table]:
     """Rows of a snapshot."""
     born = _table(changes.relation, changes.new.batch, Positions.of(changes.at))
     return Effect(
-        changes.relation, changes.target, span(changes), is_load=True, nulls=nulls(changes.relation, [born]), born=born
+        changes.relation, changes.target, changes.span, is_load=True, nulls=nulls(changes.relation, [born]), born=born
     )
 
 
@@ -137,7 +130,7 @@ def _keyed(changes: TableChanges) -> Effect[Table]:
         new = changes.new if is_all else images(changes, folded, born)
         whole(changes, new, folded.final[born])
         tables["born"] = _table(relation, new.batch, Positions.of(changes.at, folded.final[born]))
-    effect = Effect[Table](relation, changes.target, span(changes), **tables)
+    effect = Effect[Table](relation, changes.target, changes.span, **tables)
     found = [t for t in effect.rows() if t is not effect.gone]
     return Effect(relation, changes.target, effect.span, nulls=nulls(relation, found), **tables)
 
@@ -158,7 +151,7 @@ def _keyless(changes: TableChanges) -> Effect[Table]:
             batch = copied(changes, copies, entries).batch
         tables["born"] = _table(relation, batch, Positions.of(changes.at, copies.change[entries]))
     found = [tables["born"]] if "born" in tables else []
-    return Effect(relation, changes.target, span(changes), nulls=nulls(relation, found), **tables)
+    return Effect(relation, changes.target, changes.span, nulls=nulls(relation, found), **tables)
 
 
 def _moved(changes: TableChanges, folded: Folded, entries: I64, key: Sequence[int]) -> Iterator[Some[Table]]:
@@ -178,20 +171,6 @@ def _kept(changes: TableChanges, folded: Folded, entries: I64) -> Iterator[Some[
         fields = tuple(value_fields(changes.relation, sent))
         arrays = tuple([new.batch.column(i) for i in sent])
         yield Some(unsent, Table(fields, arrays, Positions.of(changes.at, folded.final[some])))
-
-
-def by_unsent(new: Images) -> Iterator[tuple[tuple[int, ...], I64, Images]]:
-    """Rows with the same columns unsent, together: which columns, which rows, and these."""
-    unsent = sorted(new.unchanged)
-    if not unsent:
-        yield (), np.arange(len(new)), new
-        return
-    masks = np.stack([new.unchanged[column] for column in unsent])
-    combinations, which = np.unique(masks, axis=1, return_inverse=True)
-    for number in range(combinations.shape[1]):
-        some = np.flatnonzero(which.reshape(-1) == number)
-        columns = tuple([c for c, is_unsent in zip(unsent, combinations[:, number], strict=True) if is_unsent])
-        yield columns, some, Images(new.batch.take(pa.array(some)), new.present[some], {}, None)
 
 
 def _keys(changes: TableChanges, origin: I64, key: Sequence[int]) -> Table:
@@ -214,19 +193,6 @@ def _table(relation: Relation, batch: pa.RecordBatch, positions: Positions) -> T
 
 def _without(count: int, columns: Sequence[int]) -> list[int]:
     return [i for i in range(count) if i not in columns]
-
-
-def whole(changes: TableChanges, new: Images, change: I64) -> None:
-    """A row that comes has all its values."""
-    for column, unsent in new.unchanged.items():
-        if unsent.any():
-            found = [str(changes.at.position(int(change[row]))) for row in np.flatnonzero(unsent)]
-            name = changes.relation.columns[column].name
-            raise PoisonError(
-                f"{changes.relation.qualified_name}: a row comes without its value of {name}, which was not sent",
-                "a row filter lets rows in as they are updated: set REPLICA IDENTITY FULL on the table, load it anew",
-                tuple(found),
-            )
 
 
 def nulls(relation: Relation, tables: Sequence[Table]) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ class PostgresSink:
     whole_transactions: ClassVar[bool] = False
     keeps_tables: ClassVar[bool] = True
     interval_ms: ClassVar[int] = 0
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str, options: PostgresOptions, context: object = None) -> None:  # noqa: ARG002
         if not options.url:
@@ -170,7 +171,7 @@ class PostgresSink:
     def _effect(self, run: TableChanges, *, is_load: bool) -> Effect[Table]:
         if run.is_truncate:
             moment = versions.moment(run.at, 0)
-            return Effect(run.relation, run.target, mirrored.span(run), is_truncate=True, moment=moment)
+            return Effect(run.relation, run.target, run.span, is_truncate=True, moment=moment)
         if self._is_history:
             return versions.loaded(run) if is_load else versions.versioned(run)
         return mirrored.loaded(run) if is_load else mirrored.mirrored(run)

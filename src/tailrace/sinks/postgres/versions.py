@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from tailrace.change import Lsn
 from tailrace.log.decoding import DELETE, OPERATIONS, At, TableChanges
-from tailrace.log.fold import codes, has_key, key_columns, keys, value
+from tailrace.log.fold import by_unsent, codes, has_key, key_columns, keys, value, whole
 from tailrace.pgoutput.columns import Images
-from tailrace.sinks.postgres.effect import Effect, Some, by_unsent, span, whole
+from tailrace.sinks.postgres.effect import Effect, Some
 from tailrace.sinks.postgres.rows import Field, Positions, Table, key_fields, value_fields
 
 I64 = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ def loaded(changes: TableChanges) -> Effect[Table]:
     return Effect(
         changes.relation,
         changes.target,
-        span(changes),
+        changes.span,
         is_load=True,
         moment=moment(changes.at, 0),
         versions=(Some((), rows),),
@@ -53,7 +53,7 @@ def versioned(changes: TableChanges) -> Effect[Table]:
     new, first = _completed(changes, made_by)
     versions = tuple(_grouped(changes, makes, ended_by, new, first)) if len(makes) else ()
     closed = _closed(changes, ends) if len(ends) else None
-    return Effect(changes.relation, changes.target, span(changes), versions=versions, closed=closed)
+    return Effect(changes.relation, changes.target, changes.span, versions=versions, closed=closed)
 
 
 def pairs(found: I64, left: I64) -> I64:

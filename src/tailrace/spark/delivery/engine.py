@@ -61,7 +61,8 @@ class Engine:
     def prepare(self) -> None:
         """Start Spark, and make the deliveries: they can be rewound before they are started."""
         if self._spark is None:
-            self._spark = session("tailrace", self._master)
+            packages = dict.fromkeys(package for c in self._configured for package in c.sink.packages)
+            self._spark = session("tailrace", self._master, packages=tuple(packages))
         self.sinks = {
             c.name: Delivery(self._spark, c, self._settings.store, self._checkpoints / c.name) for c in self._configured
         }

@@ -1,0 +1,224 @@
+"""The sink `iceberg`: tables of a lake, each committed at once, and a point that says which of them belong together.
+
+A table's last snapshot says what it holds, so a step that was committed in part is finished without repeating anything:
+changes that a table has already are left out for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+from tailrace.change import Lsn, Relation
+from tailrace.errors import FencedError
+from tailrace.log import origin
+from tailrace.log.decoding import TableChanges
+from tailrace.sinks import Context
+from tailrace.sinks.base import Parallel, Part, State, Step
+from tailrace.sinks.gathering import gathered
+from tailrace.sinks.iceberg import catalog, effect, point
+from tailrace.sinks.iceberg.catalog import Catalog
+from tailrace.sinks.iceberg.datafile import Warehouse
+from tailrace.sinks.iceberg.failure import classified
+from tailrace.sinks.iceberg.fingerprint import Seed
+from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.sinks.iceberg.point import Held, Kind, Point
+from tailrace.sinks.iceberg.schema import Shape, fresh
+from tailrace.sinks.iceberg.table import Lake, Staged, write
+from tailrace.sinks.iceberg.tables import Tables, location, place
+from tailrace.store import Store
+
+_KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "mirror": ("mirror",),
+    "changelog": ("changelog",),
+    "both": ("mirror", "changelog"),
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is needed of a table to write data files for it, wherever that is done."""
+
+    shape: Shape
+    directory: str
+    floor: Lsn = Lsn(0)  # noqa: RUF009 (an immutable value)
+    """It holds all changes that commit below this: a step that did not end has come so far."""
+
+
+class IcebergSink:
+    Options: ClassVar[type] = IcebergOptions
+    values: ClassVar[Literal["text", "typed"]] = "typed"
+    parallel: ClassVar[Parallel] = Parallel.RANGES
+    whole_transactions: ClassVar[bool] = False
+    keeps_tables: ClassVar[bool] = True
+    interval_ms: ClassVar[int] = 1_000
+    """Each step makes a snapshot of each table that changed, and a few small files: one a second is quick enough to
+    look at, and few enough to look after."""
+
+    def __init__(self, name: str, options: IcebergOptions, context: Context) -> None:
+        options.check()
+        self.name = name
+        self._options = options
+        self._context = context
+        self._session: _Session | None = None
+        self._generation = ""
+        self._seed: Seed = (0, 0)
+        self._known: Mapping[tuple[int, Kind], Known] = {}
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return catalog.packages(self._options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None, "_options": self._options.carried()}
+
+    def open(self) -> State:
+        self.close()
+        with classified(f"sink {self.name}"):
+            warehouse = Warehouse(self._options)
+            found = point.load(warehouse.store, self.name)
+            self._generation = found.lake if found else secrets.token_hex(4)
+            # Nobody who writes rows may know which of them would be taken for each other.
+            self._seed = secrets.randbits(64), secrets.randbits(64)
+            indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
+            lake = Lake(self.name, Catalog(self._options), warehouse, self._seed, indexes)
+            tables = Tables(lake, self._generation)
+            for named in found.tables if found else ():
+                tables.open(named)
+            self._session = _Session(lake, tables, found)
+            self._learn()
+        if found is None:
+            return State()
+        return State(found.cursor, {table.oid: table.since for table in found.tables})
+
+    def pending(self) -> Step | None:
+        return None
+
+    def begin(self, step: Step) -> None:
+        pass
+
+    def stage(self, part: Part) -> tuple[tuple[Kind, Staged], ...]:
+        warehouse = Warehouse(self._options)
+        is_load = part.load is not None
+        found = [
+            (kind, self._stage(warehouse, run, kind, is_load=is_load))
+            for run in gathered(part.chunks)
+            for kind in self._kinds()
+        ]
+        return tuple([(kind, staged) for kind, staged in found if staged is not None])
+
+    def commit(self, step: Step, receipts: Sequence[tuple[tuple[Kind, Staged], ...]]) -> None:
+        session = self._opened()
+        staged = [one for receipt in receipts for one in receipt]
+        with classified(f"sink {self.name}"):
+            self._check_fence(session, step)
+            for load in step.loads:
+                for kind in self._kinds():
+                    session.tables.begin_load(load, kind)
+            for kind, one in staged:
+                session.tables.ready(one, kind).apply(one)
+            committed_at = self._committed_at(session.point, staged)
+            last = {(one.effect.relation.oid, kind): one.effect.last for kind, one in staged}
+            for table in session.tables:
+                position = last.get((table.oid, table.kind), "")
+                table.commit(Held(step.after.cursor or Lsn(0), position, committed_at, table.shape.relation.digest))
+            self._publish(step.after, committed_at)
+            self._learn()
+
+    def rewind(self, state: State) -> None:
+        session = self._opened()
+        session.tables.keep_only(state.tables)
+        self._publish(state, session.point.committed_at if session.point else None)
+        self._learn()
+
+    def close(self) -> None:
+        if self._session is not None:
+            shutil.rmtree(self._session.lake.indexes, ignore_errors=True)
+            self._session = None
+
+    def _kinds(self) -> tuple[Kind, ...]:
+        return _KINDS[self._options.mode]
+
+    def _stage(self, warehouse: Warehouse, run: TableChanges, kind: Kind, *, is_load: bool) -> Staged | None:
+        known = self._known.get((run.relation.oid, kind))
+        if known is not None and not is_load and (run.at.commit_lsn < known.floor).any():
+            run = run.take(run.at.commit_lsn >= known.floor)
+            if not len(run):
+                return None
+        found = effect.mirrored(run, self._seed, is_load=is_load)
+        born = found.born
+        contents = [c for c in (born, *(lacking.content for lacking in found.lacking)) if c is not None]
+        has_special = any(content.special is not None for content in contents)
+        nulls = tuple(dict.fromkeys(name for content in contents for name in content.nulls(run.relation)))
+        staged = Staged(replace(found, born=None), (), nulls, has_special, int(run.at.committed_at_us.max(initial=0)))
+        if born is None:
+            return staged
+        shape, directory = self._place(run.relation, run.target, kind, staged)
+        return replace(staged, files=(write(warehouse, directory, shape, born),))
+
+    def _place(self, relation: Relation, target: tuple[str, str], kind: Kind, staged: Staged) -> tuple[Shape, str]:
+        """The columns as they will be when this is committed, as far as can be foreseen, and where the table lies."""
+        known = self._known.get((relation.oid, kind))
+        if known is None:
+            shape = fresh(relation, with_special=staged.has_special, nulls=staged.nulls)
+            return shape, location(Warehouse(self._options).root, relation, place(target, kind), self._generation)
+        fits = (known.shape.has_special or not staged.has_special) and not (
+            staged.nulls and known.shape.key_is_required
+        )
+        if known.shape.relation == relation and fits:
+            return known.shape, known.directory
+        return fresh(relation, with_special=staged.has_special, nulls=staged.nulls), known.directory
+
+    def _check_fence(self, session: _Session, step: Step) -> None:
+        found = point.load(session.lake.warehouse.store, self.name)
+        if found != session.point or (found is not None and found.cursor != step.before.cursor):
+            raise FencedError(
+                f"sink {self.name} stands at {found.cursor if found else 'nothing'}, not at {step.before.cursor}, "
+                "where this starts",
+                "is another deliver running with a sink of this name?",
+            )
+
+    def _publish(self, state: State, committed_at: datetime | None) -> None:
+        session = self._opened()
+        assert state.cursor is not None
+        source = origin.load(Store.open(self._context.store.url, self._context.store.options))
+        database = str(source["database"]) if source else ""
+        tables = session.tables.point(dict(state.tables))
+        published = Point(self.name, state.cursor, committed_at, datetime.now(UTC), database, tables, self._generation)
+        point.publish(session.lake.warehouse.store, published)
+        session.point = published
+
+    def _committed_at(self, before: Point | None, staged: Sequence[tuple[Kind, Staged]]) -> datetime | None:
+        newest = max((one.committed_at_us for _, one in staged), default=0)
+        moments = [before.committed_at] if before and before.committed_at else []
+        if newest:
+            moments.append(_EPOCH + timedelta(microseconds=newest))
+        return max(moments, default=None)
+
+    def _learn(self) -> None:
+        """For the stages to come."""
+        session = self._opened()
+        cursor = session.point.cursor if session.point else Lsn(0)
+        known = {}
+        for table in session.tables:
+            floor = table.held.cursor if table.held and table.held.cursor > cursor else Lsn(0)
+            known[table.oid, table.kind] = Known(table.shape, table.directory, floor)
+        self._known = known
+
+    def _opened(self) -> _Session:
+        assert self._session is not None, "open() comes first"
+        return self._session
+
+
+@dataclass
+class _Session:
+    lake: Lake
+    tables: Tables
+    point: Point | None

@@ -1,0 +1,108 @@
+"""The tables of a lake: which is whose, made, moved, emptied for a load."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from tailrace.change import Lsn, Relation
+from tailrace.sinks.base import Load
+from tailrace.sinks.iceberg.effect import Effect
+from tailrace.sinks.iceberg.point import Kind, PointTable
+from tailrace.sinks.iceberg.schema import directory_name
+from tailrace.sinks.iceberg.table import Lake, LakeTable, Staged
+
+
+class Tables:
+    """By the oid of the source's table, and the kind."""
+
+    def __init__(self, lake: Lake, generation: str) -> None:
+        self._lake = lake
+        self._generation = generation
+        self._known: dict[tuple[int, Kind], LakeTable] = {}
+
+    def __iter__(self) -> Iterator[LakeTable]:
+        return iter(self._known.values())
+
+    def open(self, named: PointTable) -> None:
+        """A table that a point names; one that was renamed since, by a step that did not end, is looked for."""
+        target = named.schema, named.table
+        table = LakeTable.open(self._lake, target, named.kind)
+        if table is None or table.oid != named.oid:
+            table = next(self._elsewhere(named), None)
+        if table is not None:
+            self._known[named.oid, named.kind] = table
+
+    def begin_load(self, load: Load, kind: Kind) -> LakeTable:
+        """The table, without rows."""
+        staged = Staged(Effect(load.relation, load.target, "", "", is_load=True))
+        table = self.ready(staged, kind, rows_stay=False)
+        table.empty()
+        return table
+
+    def ready(self, staged: Staged, kind: Kind, *, rows_stay: bool = True) -> LakeTable:
+        """The table of an effect, such that its rows fit."""
+        relation = staged.effect.relation
+        target = place(staged.effect.target, kind)
+        table = self._known.get((relation.oid, kind)) or self._found(relation, target, kind)
+        if table is None:
+            self._clear_the_way(relation, target)
+            directory = location(self._lake.warehouse.root, relation, target, self._generation)
+            table = LakeTable.create(self._lake, target, kind, staged, directory)
+        elif table.target != target:
+            self._clear_the_way(relation, target)
+            table.rename(target)
+        self._known[relation.oid, kind] = table
+        table.ready(relation, staged, rows_stay=rows_stay)
+        return table
+
+    def keep_only(self, oids: Container[int]) -> None:
+        """The others are made anew: whoever comes finds them in the catalog."""
+        self._known = {key: table for key, table in self._known.items() if key[0] in oids}
+
+    def point(self, since: dict[int, Lsn]) -> tuple[PointTable, ...]:
+        return tuple(
+            [
+                PointTable(
+                    *table.target,
+                    table.kind,
+                    oid,
+                    since.get(oid, Lsn(0)),
+                    table.shape.relation.digest,
+                    table.metadata,
+                    table.snapshot,
+                )
+                for (oid, _), table in self._known.items()
+            ]
+        )
+
+    def _found(self, relation: Relation, target: tuple[str, str], kind: Kind) -> LakeTable | None:
+        """One that is in the catalog though no point names it: made by a step that did not end, or before a rewind."""
+        table = LakeTable.open(self._lake, target, kind)
+        if table is not None and table.oid != relation.oid:
+            self._known[table.oid, kind] = table
+            return None
+        return table
+
+    def _clear_the_way(self, relation: Relation, target: tuple[str, str]) -> None:
+        """A table of ours that has this name was renamed at the source, or dropped: no change of it has told us."""
+        for (oid, _), table in self._known.items():
+            if table.target == target and oid != relation.oid:
+                table.rename((target[0], f"{target[1]}~{oid}"))
+
+    def _elsewhere(self, named: PointTable) -> Iterator[LakeTable]:
+        for target in self._lake.catalog.tables():
+            if self._lake.is_ours(self._lake.catalog.load(target)):
+                table = LakeTable.open(self._lake, target, named.kind)
+                if table is not None and table.oid == named.oid:
+                    yield table
+
+
+def place(target: tuple[str, str], kind: Kind) -> tuple[str, str]:
+    """Where in the catalog a table goes."""
+    return target if kind == "mirror" else (target[0], f"{target[1]}__changelog")
+
+
+def location(root: str, relation: Relation, target: tuple[str, str], generation: str) -> str:
+    """Names are for people: the oid and what follows it make it unique."""
+    schema, table = (directory_name(name) for name in target)
+    return f"{root}/{schema}/{table}-{relation.oid}-{generation}"

@@ -1,0 +1,93 @@
+"""Iceberg tables as a destination: read back by DuckDB, which shares no code with what wrote them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from tests import oracle
+from tests.contract.destinations import admitted, assert_same, difference
+from tests.contract.scenario import Mark, Scenario
+
+from tailrace.change import Lsn, Relation
+from tailrace.log.typed import free_name
+from tailrace.sinks.base import State
+from tailrace.sinks.iceberg import point
+from tailrace.sinks.iceberg.point import Point, PointTable
+from tailrace.sinks.iceberg.schema import stored_texts
+from tailrace.store import Store
+
+
+@cache
+def engine() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    for name in ("avro", "httpfs", "iceberg"):
+        package = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
+        connection.execute(f"LOAD '{package / f'{name}.duckdb_extension'}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+@dataclass
+class Lake:
+    directory: Path
+    sink: str = "tested"
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "iceberg", "warehouse": self.directory.as_uri()}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        at = self.point()
+        assert at.cursor == state.cursor == mark.lsn
+        tables = {(t.schema, t.table): t for t in at.tables}
+        for name, table in admitted(mark, state).items():
+            found = self.rows(tables[name], table.columns)
+            assert found == table.rows, f"{name}: {difference(found, table.rows)}"
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        found = {(t.schema, t.table): t for t in self.point().tables}
+        assert_same(found, ((schema, name) for name in tables))
+        for name, rows in tables.items():
+            own = self.rows(found[schema, name])
+            assert own == rows, f"{name}: {difference(own, rows)}"
+
+    def fingerprint(self) -> Any:
+        return {table.name: self.rows(table) for table in self.point().tables}
+
+    def point(self) -> Point:
+        found = point.load(Store.open(self.directory.as_uri()), self.sink)
+        assert found is not None
+        return found
+
+    def rows(self, table: PointTable, columns: Iterable[str] | None = None) -> oracle.Rows:
+        """PostgreSQL's texts of all rows, of a table as of the point."""
+        relation = point.load_relation(Store.open(self.directory.as_uri()), self.sink, table.relation)
+        assert columns is None or [*columns] == [column.name for column in relation.columns]
+        if table.snapshot is None:
+            return Counter()
+        scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
+        return Counter(_texts(relation, engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()))
+
+
+def _texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:
+    odd: dict[str, dict[int, str]] = {}
+    special = free_name("_special", relation)
+    if special in table.column_names:
+        for row, entries in enumerate(table.column(special).to_pylist()):
+            for name, value in entries or ():
+                odd.setdefault(name, {})[row] = value
+    arrays = []
+    # By place: DuckDB does not tell `Id` from `id`, and gives the second another name.
+    for place, column in enumerate(relation.columns):
+        array = table.column(place).combine_chunks()
+        if not pa.types.is_string(array.type):
+            array = stored_texts(array, column, odd.get(column.name, {}))
+        arrays.append([None if v is None else v.encode() for v in array.to_pylist()])
+    yield from zip(*arrays, strict=True) if arrays else [()] * table.num_rows
