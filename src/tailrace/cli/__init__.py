@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "status": "Show source, log and sinks.",
     "capture": "Stream changes into the log.",
     "deliver": "Deliver the log to its sinks.",
+    "query": "Serve the lake's tables over PostgreSQL's protocol.",
     "snapshot": "Copy tables as they are now, beside the stream.",
     "log": "List, print, verify and compact the log.",
 }
@@ -39,10 +40,17 @@ class Invocation:
 
     def settings(self, *requires: str) -> Settings:
         """Settings from file and environment; `requires` names the sections without whose url the command is lost."""
+        return self._load(requires or ("source", "store"))
+
+    def lake_settings(self) -> Settings:
+        """For a command that knows neither source nor log."""
+        return self._load(())
+
+    def _load(self, requires: tuple[str, ...]) -> Settings:
         from tailrace.settings import load
 
         path = self.config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
-        return load(path, os.environ, requires or ("source", "store"))
+        return load(path, os.environ, requires)
 
 
 class _Commands(click.Group):

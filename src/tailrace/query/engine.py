@@ -14,14 +14,17 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
+from tailrace.change import Column, Lsn, Type
 from tailrace.errors import ConfigError
 from tailrace.query import functions
 from tailrace.query.catalogue import Catalogue
+from tailrace.query.catalogue.rows import Shown
 from tailrace.query.failure import Failure
 from tailrace.query.lake import Lake, Moment
 from tailrace.query.shape import STORED, literal, quoted, select, select_stored
@@ -45,7 +48,6 @@ _SETTINGS: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
-    "enable_progress_bar": "false",
 }
 # As obstore names them, as DuckDB does.
 _S3: Final = {
@@ -72,15 +74,21 @@ class _Attached:
 class Engine:
     def __init__(self, options: IcebergOptions, limits: Query, lake: Lake) -> None:
         self._lake = lake
+        self._users = tuple(limits.users)
         self._scratch = tempfile.TemporaryDirectory(prefix="tailrace-query-", dir=limits.temp_directory)
         self._instance: Connection = duckdb.connect(":memory:")
         self._lock = threading.Lock()
         self._attached: dict[Moment, _Attached] = {}
         self._catalogues: dict[frozenset[Any], Catalogue] = {}
         self._number = 0
-        self._prepare(options, limits)
+        self._nothing: Moment | None = None
         # Knows no tables, so that it tells which ones a statement names without opening any.
         self._bare: Connection = duckdb.connect(":memory:")
+        try:
+            self._prepare(options, limits)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._instance.close()
@@ -92,6 +100,13 @@ class Engine:
 
     def bare_cursor(self) -> Connection:
         return self._bare.cursor()
+
+    def nothing(self, database: str) -> Moment:
+        """The moment before anything was published: no tables."""
+        with self._lock:
+            if self._nothing is None:
+                self._nothing = Moment(Lsn(0), None, datetime.now(UTC), database, {})
+            return self._nothing
 
     def _prepare(self, options: IcebergOptions, limits: Query) -> None:
         run = self._instance.execute
@@ -109,7 +124,9 @@ class Engine:
         for statement in functions.STATEMENTS:
             run(f"USE pg; {statement}")
         run("USE memory")
-        run(f"SET GLOBAL allowed_directories = [{literal(options.root + '/')}]")
+        # Whoever wrote a local table may have written its locations either way.
+        roots = [options.root] if "://" in options.root else [options.root, f"file://{options.root}"]
+        run(f"SET GLOBAL allowed_directories = [{', '.join(literal(root + '/') for root in roots)}]")
         run("SET GLOBAL enable_external_access = false")
         run("SET GLOBAL lock_configuration = true")
 
@@ -167,10 +184,39 @@ class Engine:
             found = self._catalogues.get(moment.shape)
             if found is None:
                 self._number += 1
-                relations = self._lake.relations(table.relation for table in moment.tables.values())
-                found = Catalogue.make(self._instance, f"c{self._number}", moment, relations)
+                found = Catalogue.make(self._instance, f"c{self._number}", moment, self._shown(moment), self._users)
                 self._catalogues[moment.shape] = found
             return found
+
+    def _shown(self, moment: Moment) -> list[Shown]:
+        """Each table with its columns. Those that a changelog has of its own, only its metadata tells."""
+        relations = self._lake.relations(table.relation for table in moment.tables.values())
+        found = []
+        for number, table in enumerate(sorted(moment.tables.values(), key=lambda t: (t.schema, t.name))):
+            relation = relations[table.relation]
+            columns = relation.columns
+            oid = table.oid
+            if table.kind == "changelog":
+                declared = {column.name: column for column in columns}
+                stored = self._lake.metadata(table.metadata).columns(table.snapshot)
+                columns = tuple(declared.get(name) or _own_column(name, type_) for name, type_ in stored.items())
+                oid = _CHANGELOG_OIDS + number
+            found.append(Shown(table, relation, columns, oid))
+        return found
+
+
+_CHANGELOG_OIDS: Final = 3_900_000_000
+_OWN_TYPES: Final = {
+    "long": (20, "int8"),
+    "int": (23, "int4"),
+    "timestamptz": (1184, "timestamptz"),
+    "boolean": (16, "bool"),
+}
+
+
+def _own_column(name: str, type_: Any) -> Column:
+    oid, word = _OWN_TYPES.get(type_, (25, "text")) if isinstance(type_, str) else (25, "text")
+    return Column(name, Type(oid, "pg_catalog", word))
 
 
 @dataclass(frozen=True)

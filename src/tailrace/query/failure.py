@@ -30,7 +30,10 @@ _BY_WORDS: Final = (
     (r"Catalog Error: Type ", "42704"),
     (r"Catalog Error: Schema ", "3F000"),
     (r"Binder Error: No function matches", "42883"),
-    (r"Binder Error: (Referenced column|Table \".*\" does not have a column|Values list \".*\" does not have)", "42703"),
+    (
+        r"Binder Error: (Referenced column|Table \".*\" does not have a column|Values list \".*\" does not have)",
+        "42703",
+    ),
     (r"Binder Error: Referenced table", "42P01"),
     (r"Binder Error: Ambiguous reference", "42702"),
     (r"Binder Error: (column|Column) .* must appear in the GROUP BY", "42803"),

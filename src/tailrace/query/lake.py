@@ -132,9 +132,7 @@ class Lake:
             raise CorruptError(f"{location} does not lie in the warehouse {self._root}", "was it moved?")
         return path.removeprefix(f"{self._root}/")
 
-    def _remembered(
-        self, memory: OrderedDict[Hashable, Value], key: Hashable, fetch: Callable[[], Value]
-    ) -> Value:
+    def _remembered(self, memory: OrderedDict[Hashable, Value], key: Hashable, fetch: Callable[[], Value]) -> Value:
         with self._lock:
             if key in memory:
                 memory.move_to_end(key)

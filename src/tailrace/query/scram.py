@@ -102,9 +102,18 @@ def _prepared(password: str) -> bytes:
         return raw
     mapped = "".join(" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
     text = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
-    tables = (stringprep.in_table_a1, stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
-              stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7,
-              stringprep.in_table_c8, stringprep.in_table_c9)
+    tables = (
+        stringprep.in_table_a1,
+        stringprep.in_table_c12,
+        stringprep.in_table_c21_c22,
+        stringprep.in_table_c3,
+        stringprep.in_table_c4,
+        stringprep.in_table_c5,
+        stringprep.in_table_c6,
+        stringprep.in_table_c7,
+        stringprep.in_table_c8,
+        stringprep.in_table_c9,
+    )
     if not text or any(prohibited(c) for c in text for prohibited in tables):
         return raw
     return text.encode()

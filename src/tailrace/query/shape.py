@@ -98,7 +98,8 @@ def _duckdb(stored: Any) -> str:
     if isinstance(stored, str):
         return _ICEBERG.get(stored) or stored.upper()
     if stored.get("type") == "struct":
-        return f"STRUCT({', '.join(f'{quoted(f["name"])} {_duckdb(f["type"])}' for f in stored['fields'])})"
+        parts = [f"{quoted(part['name'])} {_duckdb(part['type'])}" for part in stored["fields"]]
+        return f"STRUCT({', '.join(parts)})"
     if stored.get("type") == "map":
         return f"MAP({_duckdb(stored['key'])}, {_duckdb(stored['value'])})"
     return f"{_duckdb(stored['element'])}[]"

@@ -17,7 +17,7 @@ from tailrace.settings.pattern import TablePattern
 from tailrace.settings.reading import Faults, read_section, read_toml
 from tailrace.settings.secret import Secret, without_password
 
-__all__ = ["Capture", "Http", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
+__all__ = ["Capture", "Http", "Query", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
 
 MIB = 1024 * 1024
 
@@ -105,6 +105,31 @@ class Http:
 
 
 @dataclass(frozen=True)
+class Query:
+    host: str = "127.0.0.1"
+    """Elsewhere than on loopback, users and TLS are needed."""
+    port: int = field(default=5439, metadata={"at_least": 0, "at_most": 65535})
+    """Near PostgreSQL's own, and not it. 0: any that is free."""
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Name → password, or better a SCRAM verifier as `pg_authid` keeps it. None: whoever is on this machine may."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    """Unset: the certificate's file holds it too."""
+    max_connections: int = field(default=64, metadata={"at_least": 1})
+    """The pools of a few BI tools. One that waits for its client costs a thread and no more."""
+    memory_bytes: int | None = field(default=None, metadata={"at_least": 64 * MIB})
+    """Of all queries together. Unset: half of the machine's, as Spark or PostgreSQL may run beside it."""
+    threads: int | None = field(default=None, metadata={"at_least": 1})
+    """Unset: as many as there are processors."""
+    temp_directory: Path | None = None
+    """Where sorts and joins go that do not fit into memory. Unset: where the system keeps temporary files."""
+    temp_bytes: int = field(default=10 * 1024 * MIB, metadata={"at_least": 0})
+    """Large enough for a join of a hundred million rows, small enough that one query does not fill the disk."""
+    statement_timeout_s: float = field(default=300.0, metadata={"at_least": 0.1})
+    """A dashboard has long given up. A session may set less, not more."""
+
+
+@dataclass(frozen=True)
 class Settings:
     source: Source = field(default_factory=Source)
     store: Store = field(default_factory=Store)
@@ -112,6 +137,7 @@ class Settings:
     snapshot: Snapshot = field(default_factory=Snapshot)
     retention: Retention = field(default_factory=Retention)
     http: Http = field(default_factory=Http)
+    query: Query = field(default_factory=Query)
     sinks: tuple[Sink, ...] = field(default=(), repr=False)
 
 
@@ -129,6 +155,7 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
         "snapshot": Snapshot,
         "retention": Retention,
         "http": Http,
+        "query": Query,
     }
     faults.unknown(raw, [*sections, "sink"], "")
     values = {name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()}

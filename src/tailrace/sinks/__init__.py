@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tailrace import settings
 from tailrace.errors import ConfigError
@@ -22,6 +22,8 @@ SINKS: Final = {
     "iceberg": "tailrace.sinks.iceberg.sink:IcebergSink",
 }
 """Loaded when one is configured. Anybody's own sink is named the same way: `type = "package.module:Class"`."""
+
+Options = TypeVar("Options")
 
 MASKS: Final = ("null", "hash", "redact")
 
@@ -84,6 +86,19 @@ def configured(all_settings: settings.Settings, environ: Mapping[str, str]) -> l
         found.append(_configured(raw, context, own, faults))
     faults.raise_if_any("[[sink]]")
     return [sink for sink in found if sink is not None]
+
+
+def options(all_settings: settings.Settings, name: str, kind: type[Options], environ: Mapping[str, str]) -> Options:
+    """A sink's own options, for who reads what it has written and needs no sink for that."""
+    (raw,) = [raw for raw in all_settings.sinks if raw["name"] == name]
+    faults = Faults()
+    own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    variables = {
+        k: v for k, v in environ.items() if _is_of(_key(k, _prefix(name)), own) and k.startswith(_prefix(name))
+    }
+    found = read_section(_section(name), kind, {k: v for k, v in raw.items() if k in own}, variables, faults)
+    faults.raise_if_any("[[sink]]")
+    return kind(**found)
 
 
 def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str], faults: Faults) -> Configured | None:

@@ -89,7 +89,14 @@ class Catalogue:
         rows["pg_settings"] += [{"name": key, "setting": value} for key, value in _SETTINGS.items()]
         system = [r for r in system_relations() if r.oid]
         rows["pg_class"] += [
-            {"oid": r.oid, "relname": r.name, "relnamespace": 11, "relowner": 10, "relkind": r.kind, "relpersistence": "p"}
+            {
+                "oid": r.oid,
+                "relname": r.name,
+                "relnamespace": 11,
+                "relowner": 10,
+                "relkind": r.kind,
+                "relpersistence": "p",
+            }
             for r in system
         ]
         cursor = instance.cursor()

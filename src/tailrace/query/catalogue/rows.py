@@ -107,7 +107,9 @@ class Rows:
             relkind="r", relpersistence="p", relnatts=len(shown.columns), relhasindex=bool(key), reltuples=-1.0,
             relispopulated=True, relreplident=relation.identity,
         )  # fmt: skip
-        self._add("pg_tables", schemaname=table.schema, tablename=table.name, tableowner="tailrace", hasindexes=bool(key))
+        self._add(
+            "pg_tables", schemaname=table.schema, tablename=table.name, tableowner="tailrace", hasindexes=bool(key)
+        )
         place = {"table_catalog": self._database, "table_schema": table.schema, "table_name": table.name}
         self._add("tables", **place, table_type="BASE TABLE", is_insertable_into="NO", is_typed="NO")
         self._comment(shown.oid, 0, relation.comment)

@@ -1,0 +1,144 @@
+"""Lakes for these tests: a real PostgreSQL's tables as Iceberg tables, written without Spark, and their points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
+
+from tailrace import types
+from tailrace.change import Column, Lsn, Relation
+from tailrace.sinks.iceberg import point
+from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.sinks.iceberg.point import Held, Kind, Point, PointTable
+from tailrace.source import catalog as source_catalog
+from tailrace.store import Store
+from tailrace.text import SPECIAL
+
+SINK = "lake"
+START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+_ARROW = {"int2": pa.int32(), "time": pa.string(), "uuid": pa.uuid()}
+
+
+@dataclass
+class Made:
+    """A lake under a directory or a bucket: what the sink would have written."""
+
+    options: IcebergOptions
+    database: str
+    catalog: SqlCatalog
+    tables: dict[str, PointTable] = field(default_factory=dict)
+    cursor: Lsn = field(default=Lsn(0x1000))
+    committed_at: datetime = START
+
+    @classmethod
+    def under(cls, directory: Path, database: str, url: str = "", options: dict[str, str] | None = None) -> Made:
+        warehouse = url or f"file://{directory}/warehouse"
+        settings = IcebergOptions(warehouse=warehouse, options=options or {})
+        properties = {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": warehouse}
+        if options:
+            properties |= {
+                "s3.endpoint": options["endpoint"],
+                "s3.access-key-id": options["access_key_id"],
+                "s3.secret-access-key": options["secret_access_key"],
+                "s3.region": options["region"],
+            }
+        return cls(settings, database, SqlCatalog(SINK, **properties))
+
+    @property
+    def store(self) -> Store:
+        return Store.open(self.options.warehouse, self.options.options)
+
+    def step(self, connection: psycopg.Connection[Any], names: Sequence[str], kind: Kind = "mirror") -> Point:
+        """These tables as they are in PostgreSQL now, all at one new cursor; then the point."""
+        self.cursor = Lsn(self.cursor + 0x100)
+        self.committed_at += timedelta(minutes=1)
+        for name in names:
+            self.replace(connection, name, kind)
+        return self.publish()
+
+    def replace(self, connection: psycopg.Connection[Any], name: str, kind: Kind = "mirror") -> None:
+        relation = relation_of(connection, name)
+        point.save_relation(self.store, SINK, relation)
+        rows = rows_of(connection, relation)
+        table = self._table(relation, rows.schema)
+        held = Held(self.cursor, "", self.committed_at, relation.digest)
+        write = table.append if table.current_snapshot() is None else table.overwrite
+        write(rows, snapshot_properties=held.summary())
+        snapshot = table.current_snapshot()
+        self.tables[name] = PointTable(
+            relation.schema, relation.name, kind, relation.oid, Lsn(0), relation.digest,
+            table.metadata_location.removeprefix("file://"), snapshot.snapshot_id if snapshot else None,
+        )  # fmt: skip
+
+    def _table(self, relation: Relation, schema: pa.Schema) -> IcebergTable:
+        name = (relation.schema, relation.name)
+        self.catalog.create_namespace_if_not_exists(relation.schema)
+        if not self.catalog.table_exists(name):
+            return self.catalog.create_table(name, schema)
+        table = self.catalog.load_table(name)
+        with table.update_schema(allow_incompatible_changes=True) as update:
+            update.union_by_name(schema)
+        return self.catalog.load_table(name)
+
+    def publish(self) -> Point:
+        tables = tuple(self.tables.values())
+        found = Point(SINK, self.cursor, self.committed_at, datetime.now(UTC), self.database, tables)
+        point.publish(self.store, found)
+        return found
+
+
+def relation_of(connection: psycopg.Connection[Any], name: str) -> Relation:
+    (oid,) = connection.execute("SELECT %s::regclass::oid", [name]).fetchone() or (0,)
+    return source_catalog.describe(connection, [oid])[oid]
+
+
+def rows_of(connection: psycopg.Connection[Any], relation: Relation) -> pa.Table:
+    """As the sink lays them: what a column cannot hold is NULL there, and its text in `_special`."""
+    columns = ", ".join(f'"{c.name}"::text' for c in relation.columns)
+    found = connection.execute(f'SELECT {columns} FROM "{relation.schema}"."{relation.name}"'.encode()).fetchall()
+    specials: list[list[tuple[str, str]]] = [[] for _ in found]
+    arrays = {}
+    for number, column in enumerate(relation.columns):
+        arrays[column.name] = _array(column, [row[number] for row in found], specials)
+    if any(specials):
+        arrays["_special"] = pa.array(specials, pa.map_(pa.string(), pa.string()))
+    return pa.table(arrays)
+
+
+def _array(column: Column, texts: Sequence[str | None], specials: list[list[tuple[str, str]]]) -> pa.Array:
+    base, _ = types.base(column.type, column.modifier)
+    if base.name in ("time", "uuid"):
+        if base.name == "uuid":
+            return pa.array([None if t is None else bytes.fromhex(t.replace("-", "")) for t in texts], pa.uuid())
+        return pa.array(texts, pa.string())
+    mapped = types.mapping(column)
+    values: list[Any] = []
+    for row, text in enumerate(texts):
+        value = mapped.arrow_value(None if text is None else _printed(base.name, text).encode())
+        is_date = base.name in ("date", "timestamp", "timestamptz") and text is not None
+        # The sink lays years before Christ as they are; pyiceberg cannot.
+        if value is SPECIAL or (is_date and text.endswith(("infinity", "BC"))):
+            specials[row].append((column.name, text or ""))
+            value = None
+        values.append(value)
+    kind = _ARROW.get(base.name, mapped.arrow)
+    if pa.types.is_temporal(kind):
+        return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    return pa.array(values, kind)
+
+
+def _printed(name: str, text: str) -> str:
+    """A cast to text prints a boolean as a word; a row of a result, and of the log, as a letter."""
+    return {"true": "t", "false": "f"}.get(text, text) if name == "bool" else text
+
+
+numbers = itertools.count(1)
