@@ -23,6 +23,8 @@ from tailrace.log.plan import Offset
 from tailrace.log.reader import LogReader
 from tailrace.sinks.base import Parallel, State
 from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.iceberg.catalog import Catalog
+from tailrace.sinks.iceberg.table import LakeTable
 from tailrace.sinks.stepper import Staff, Stepper
 from tailrace.store import FileStore, Store
 
@@ -158,6 +160,8 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(FileStore, "replace", before(FileStore.replace)),
         patch.object(FileStore, "delete", before(FileStore.delete)),
         patch.object(recorder, "_write", before(recorder._write)),
+        patch.object(LakeTable, "_finish", before(LakeTable._finish)),
+        patch.object(Catalog, "rename", before(Catalog.rename)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),
         patch.object(psycopg.Transaction, "__exit__", left_transaction),

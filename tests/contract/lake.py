@@ -13,15 +13,17 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from tests import oracle
-from tests.contract.destinations import admitted, assert_same, difference
+from tests.contract.destinations import admitted, assert_same, difference, expected_changes
 from tests.contract.scenario import Mark, Scenario
 
-from tailrace.change import Lsn, Relation
+from tailrace.change import Change, Lsn, Position, Relation
+from tailrace.log.evolution import origins
 from tailrace.log.typed import free_name
 from tailrace.sinks.base import State
 from tailrace.sinks.iceberg import point
+from tailrace.sinks.iceberg.evolution import is_same_or_wider
 from tailrace.sinks.iceberg.point import Point, PointTable
-from tailrace.sinks.iceberg.schema import stored_texts
+from tailrace.sinks.iceberg.schema import stored_texts, type_of
 from tailrace.store import Store
 
 
@@ -66,14 +68,64 @@ class Lake:
         assert found is not None
         return found
 
+    def _relation(self, table: PointTable) -> Relation:
+        return point.load_relation(Store.open(self.directory.as_uri()), self.sink, table.relation)
+
     def rows(self, table: PointTable, columns: Iterable[str] | None = None) -> oracle.Rows:
         """PostgreSQL's texts of all rows, of a table as of the point."""
-        relation = point.load_relation(Store.open(self.directory.as_uri()), self.sink, table.relation)
+        relation = self._relation(table)
         assert columns is None or [*columns] == [column.name for column in relation.columns]
         if table.snapshot is None:
             return Counter()
         scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
         return Counter(_texts(relation, engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()))
+
+
+@dataclass
+class Both(Lake):
+    """The tables as they are, and every change beside them."""
+
+    def settings(self) -> Mapping[str, Any]:
+        return {**super().settings(), "mode": "both"}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        super().assert_holds(scenario, mark, state, began)
+        tables = {t.oid: t for t in self.point().tables if t.kind == "changelog"}
+        expected: dict[int, Counter[Any]] = {oid: Counter() for oid in tables}
+        for change in expected_changes(scenario, state, began):
+            if change.relation is not None:
+                table = tables[change.relation.oid]
+                expected[table.oid][_words(change, self._relation(table))] += 1
+        for table in tables.values():
+            found = Counter(told for told in self.told(table) if told[0] != "SNAPSHOT")
+            assert_same(found.items(), expected[table.oid].items())
+
+    def told(self, table: PointTable) -> Iterator[Any]:
+        """Operation, position, transaction, what was not sent, and the row in the columns that the table has now."""
+        if table.snapshot is None:
+            return
+        relation = self._relation(table)
+        scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
+        found = engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()
+        names = [free_name(name, relation) for name in ("_operation", "_position", "_commit_lsn", "_xid", "_unchanged")]
+        about = zip(*(found.column(name).to_pylist() for name in names), strict=True)
+        own = found.select([column.name for column in relation.columns] + [free_name("_special", relation)])
+        for (operation, position, lsn, xid, unsent), row in zip(about, _texts(relation, own), strict=True):
+            assert Position.parse(position).commit_lsn == lsn
+            yield operation, position, xid, tuple(unsent), row
+
+
+def _words(change: Change, now: Relation) -> Any:
+    """What the changelog has to say of a change: nothing in columns that came later, or whose type became another."""
+    assert change.relation is not None
+    before = change.relation.columns
+    image = (change.old if change.operation == "DELETE" else change.new) or (None,) * len(before)
+    row: list[bytes | None] = []
+    for column, origin in zip(now.columns, origins(change.relation, now), strict=True):
+        value = None if origin.index is None else image[origin.index]
+        is_kept = origin.index is not None and is_same_or_wider(type_of(before[origin.index]), type_of(column))
+        row.append(value if is_kept and isinstance(value, bytes) else None)
+    return str(change.operation), str(change.position), change.xid, change.unchanged, tuple(row)
 
 
 def _texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:

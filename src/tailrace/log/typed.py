@@ -57,6 +57,20 @@ def _about(at: At, operations: pa.StringArray) -> dict[str, pa.Array]:
     }
 
 
+def about(changes: TableChanges) -> tuple[pa.Array, ...]:
+    """Operation, position, LSN and ordinal, transaction, time, and what was not sent."""
+    at = changes.at
+    return (
+        json.operations(changes.operation),
+        json.positions(at),
+        pa.array(at.commit_lsn),
+        pa.array(at.ordinal),
+        pa.array(at.xid),
+        pa.array(at.committed_at_us, pa.timestamp("us", "UTC")),
+        _unchanged(changes.new, changes.relation),
+    )
+
+
 def _before(old: Images) -> pa.StructArray:
     """The row that was there, or what identifies it."""
     # Parquet has no struct without fields; of a table without columns, there is nothing to say but that.

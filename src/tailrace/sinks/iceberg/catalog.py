@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
@@ -77,6 +79,26 @@ def _catalog(options: IcebergOptions) -> dict[str, str]:
     raise ConfigError(f"catalog {options.catalog}: unknown scheme {parts.scheme!r}", "sqlite, postgresql or https")
 
 
+_CLASSES: Final = (
+    *("CatalogUtil", "DataFiles", "FileMetadata", "MetricsConfig", "SchemaParser"),
+    *("catalog.Namespace", "catalog.TableIdentifier"),
+    *("expressions.Expressions", "expressions.Literal", "parquet.ParquetUtil"),
+)
+
+
+def _classes(jvm: Any) -> SimpleNamespace | None:
+    """Iceberg's classes by their names, looked up once: each way to one is several calls to Java."""
+    found = {}
+    for path in _CLASSES:
+        place = jvm.org.apache.iceberg
+        for name in path.split("."):
+            place = getattr(place, name)
+        if not isinstance(place, JavaClass):
+            return None
+        found[path.rpartition(".")[2]] = place
+    return SimpleNamespace(**found)
+
+
 class Catalog:
     """Tables by namespace and name. Not for several threads at once."""
 
@@ -87,20 +109,20 @@ class Catalog:
         assert context._gateway is not None
         assert context._jvm is not None
         self._gateway = context._gateway
-        self.jvm: Any = context._jvm
-        self.iceberg: Any = context._jvm.org.apache.iceberg
+        self._jvm: Any = context._jvm
+        self._identifiers: dict[tuple[str, str], Any] = {}
         if urlsplit(options.catalog).scheme in ("", "sqlite"):
             _directory(options)
         with classified("the catalog"):
-            try:
-                configuration = context._jsc.hadoopConfiguration()
-                build = self.iceberg.CatalogUtil.buildIcebergCatalog
-            except TypeError:
+            classes = _classes(self._jvm)
+            if classes is None:
                 raise ConfigError(
                     "the Spark session lacks Iceberg",
                     f"session(packages={packages(options)}), or let Tailrace start Spark",
-                ) from None
-            self._catalog = build("lake", self.map(properties(options)), configuration)
+                )
+            self.java = classes
+            build = self.java.CatalogUtil.buildIcebergCatalog
+            self._catalog = build("lake", self.map(properties(options)), context._jsc.hadoopConfiguration())
 
     def close(self) -> None:
         with classified("the catalog"):
@@ -108,13 +130,19 @@ class Catalog:
                 self._catalog.close()
 
     def map(self, entries: Mapping[str, str]) -> Any:
-        found = self.jvm.java.util.HashMap()
+        found = self._jvm.java.util.HashMap()
         for key, value in entries.items():
             found.put(key, value)
         return found
 
+    def list(self, values: Sequence[str]) -> Any:
+        found = self._jvm.java.util.ArrayList()
+        for value in values:
+            found.add(value)
+        return found
+
     def strings(self, values: Sequence[str]) -> Any:
-        found = self._gateway.new_array(self.jvm.java.lang.String, len(values))
+        found = self._gateway.new_array(self._jvm.java.lang.String, len(values))
         for index, value in enumerate(values):
             found[index] = value
         return found
@@ -133,7 +161,7 @@ class Catalog:
         namespace = self._namespace(target[0])
         if not self._catalog.namespaceExists(namespace):
             self._catalog.createNamespace(namespace)
-        builder = self._catalog.buildTable(self._identifier(target), self.iceberg.SchemaParser.fromJson(schema))
+        builder = self._catalog.buildTable(self._identifier(target), self.java.SchemaParser.fromJson(schema))
         builder = builder.withLocation(location).withProperties(self.map(properties_))
         return builder.createTransaction()
 
@@ -149,10 +177,12 @@ class Catalog:
         self._catalog.renameTable(self._identifier(old), self._identifier(new))
 
     def _namespace(self, schema: str) -> Any:
-        return self.iceberg.catalog.Namespace.of(self.strings([schema]))
+        return self.java.Namespace.of(self.strings([schema]))
 
     def _identifier(self, target: tuple[str, str]) -> Any:
-        return self.iceberg.catalog.TableIdentifier.of(self._namespace(target[0]), target[1])
+        if target not in self._identifiers:
+            self._identifiers[target] = self.java.TableIdentifier.of(self._namespace(target[0]), target[1])
+        return self._identifiers[target]
 
 
 def _directory(options: IcebergOptions) -> None:

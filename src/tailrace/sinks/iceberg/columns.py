@@ -8,16 +8,28 @@ from typing import Any
 from tailrace.change import Relation
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.evolution import Addition, Evolution
-from tailrace.sinks.iceberg.schema import Field, IcebergType, Shape, doc, identifiers, numbered, special_field, type_of
+from tailrace.sinks.iceberg.point import Kind
+from tailrace.sinks.iceberg.schema import (
+    Field,
+    IcebergType,
+    Shape,
+    doc,
+    identifiers,
+    numbered,
+    own_fields,
+    special_field,
+    type_of,
+)
 
 
 class Columns:
     """Those of one table; `transaction` is committed by whoever began it."""
 
-    def __init__(self, catalog: Catalog, transaction: Any, shape: Shape) -> None:
+    def __init__(self, catalog: Catalog, transaction: Any, shape: Shape, kind: Kind) -> None:
         self._catalog = catalog
         self._transaction = transaction
         self._shape = shape
+        self._kind = kind
 
     def become(self, relation: Relation, change: Evolution) -> None:
         """In steps: a name that one column gives up another may take."""
@@ -26,22 +38,23 @@ class Columns:
         if not same_key:
             self._drop_identifiers(update)
         for name in change.dropped:
-            update.deleteColumn(name)
+            self._drop(update, name, relation)
         for name, kind in change.widened:
             update.updateColumn(name, self._type(kind))
         for name, told in change.documented:
             update.updateColumnDoc(name, told or "")
         for name, new_name in change.renamed:
             update.renameColumn(name, new_name)
-        special = special_field(self._shape.relation).name, special_field(relation).name
-        if self._shape.has_special and special[0] != special[1]:
-            update.renameColumn(*special)
+        own = self._shape.fields[len(self._shape.relation.columns) :]
+        for field, new in zip(own, own_fields(relation, self._kind), strict=False):
+            if field.name != new.name:
+                update.renameColumn(field.name, new.name)
         update.commit()
         update = self._transaction.updateSchema()
         for addition in change.added:
             self._add(update, _field(addition), addition.default)
             self._move(update, addition.column.name, [column.name for column in relation.columns])
-        if not same_key and (keys := sorted(identifiers(relation))):
+        if self._kind == "mirror" and not same_key and (keys := sorted(identifiers(relation))):
             update.allowIncompatibleChanges()
             for name in keys:
                 update.requireColumn(name)
@@ -59,8 +72,18 @@ class Columns:
         self._drop_identifiers(update)
         update.commit()
 
+    def _drop(self, update: Any, name: str, relation: Relation) -> None:
+        """A changelog keeps what was told, under another name if the column's is taken."""
+        if self._kind == "mirror":
+            update.deleteColumn(name)
+        elif any(column.name == name for column in relation.columns):
+            taken = {*self._shape.others, *(field.name for field in self._shape.fields)}
+            update.renameColumn(name, next(f"{name}~{n}" for n in range(1, 1 << 16) if f"{name}~{n}" not in taken))
+
     def _is_same_key(self, relation: Relation, change: Evolution) -> bool:
         """Iceberg knows identifier fields by their ids: another name changes nothing."""
+        if self._kind == "changelog":
+            return True
         names = dict(change.renamed)
         before = {f.name for f in self._shape.fields if f.required}
         # A key that was relaxed stays so.
@@ -98,11 +121,11 @@ class Columns:
                 value = float(default)
             case "boolean":
                 value = default == "true"
-        return self._catalog.iceberg.expressions.Literal.of(value)
+        return self._catalog.java.Literal.of(value)
 
     def _type(self, kind: IcebergType) -> Any:
         fields = [field.to_json() for field in numbered([Field(0, "x", kind)])]
-        schema = self._catalog.iceberg.SchemaParser.fromJson(json.dumps({"type": "struct", "fields": fields}))
+        schema = self._catalog.java.SchemaParser.fromJson(json.dumps({"type": "struct", "fields": fields}))
         return schema.columns().get(0).type()
 
 

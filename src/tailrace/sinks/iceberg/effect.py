@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Relation
+from tailrace.log import typed
 from tailrace.log.decoding import TableChanges
 from tailrace.log.evolution import specials
 from tailrace.log.fold import Folded, by_unsent, copied, fold, fold_copies, has_key, images, key_columns, whole
@@ -39,6 +40,8 @@ class Content:
     arrays: list[pa.Array]
     special: pa.MapArray | None
     count: int
+    more: tuple[pa.Array, ...] = ()
+    """What a changelog says of each change."""
 
     @classmethod
     def of(cls, rows: Images, relation: Relation) -> Content:
@@ -77,6 +80,10 @@ class Effect:
     lacking: tuple[Lacking, ...] = ()
     born: Content | None = None
 
+    @property
+    def contents(self) -> list[Content]:
+        return [*([self.born] if self.born else []), *(lacking.content for lacking in self.lacking)]
+
 
 def mirrored(changes: TableChanges, seed: Seed, *, is_load: bool) -> Effect:
     about = _about(changes, is_load)
@@ -85,6 +92,25 @@ def mirrored(changes: TableChanges, seed: Seed, *, is_load: bool) -> Effect:
     if is_load:
         return replace(about, born=Content.of(changes.new, changes.relation))
     return _keyed(changes, about, seed) if has_key(changes.relation) else _keyless(changes, about, seed)
+
+
+def told(changes: TableChanges, *, is_load: bool) -> Effect:
+    """Every change a row: as it was after it; of a delete what identified it, or all of it if that was sent."""
+    rows = changes.new
+    if changes.old.present.any():
+        gone = changes.old.present & ~changes.new.present
+        arrays = [
+            pc.if_else(pa.array(gone), old, new)
+            for old, new in zip(changes.old.batch.columns, rows.batch.columns, strict=True)
+        ]
+        special = rows.special
+        if changes.old.special is not None:
+            none = pa.nulls(len(changes), types.SPECIALS)
+            special = pc.if_else(pa.array(gone), changes.old.special, none if special is None else special)
+        rows = replace(rows, batch=record_batch(arrays, rows.batch.schema, len(changes)), special=special)
+    more = typed.about(changes)
+    born = replace(Content.of(rows, changes.relation), more=more)
+    return replace(_about(changes, is_load), born=born)
 
 
 def _about(changes: TableChanges, is_load: bool) -> Effect:

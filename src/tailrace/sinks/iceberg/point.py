@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import CorruptError, TailraceError
@@ -35,8 +35,9 @@ class PointTable:
     kind: Kind
     oid: int
     """Of the source's table."""
-    since: Lsn
-    """Changes count from here on: what was before came with the snapshot that the table was loaded from."""
+    since: Lsn | None
+    """Changes count from here on: what was before came with the snapshot that the table was loaded from. None: it was
+    not loaded, or is to be loaded anew."""
     relation: str
     """The digest of the relation whose columns the table has."""
     metadata: str
@@ -67,6 +68,8 @@ class Point:
 class Held:
     """What one Iceberg snapshot says of itself, in its summary."""
 
+    KEYS: ClassVar = ("last_flush_lsn", "tailrace.position", "tailrace.committed-at", "tailrace.relation")
+
     cursor: Lsn
     """As `last_flush_lsn`: every change of the table that commits below this is in it, and no other."""
     position: str
@@ -77,12 +80,8 @@ class Held:
     """As `tailrace.relation`: the digest of the relation whose columns it has."""
 
     def summary(self) -> dict[str, str]:
-        return {
-            "last_flush_lsn": str(self.cursor),
-            "tailrace.position": self.position,
-            "tailrace.committed-at": self.committed_at.isoformat() if self.committed_at else "",
-            "tailrace.relation": self.relation,
-        }
+        moment = self.committed_at.isoformat() if self.committed_at else ""
+        return dict(zip(self.KEYS, (str(self.cursor), self.position, moment, self.relation), strict=True))
 
     @classmethod
     def of(cls, summary: Mapping[str, str]) -> Held | None:
@@ -109,7 +108,7 @@ def parse(data: bytes, where: str) -> Point:
         raw = json.loads(data)
         if raw["version"] != _VERSION:
             raise CorruptError(f"{where} has format version {raw['version']}", "use a newer Tailrace")
-        tables = tuple([PointTable(**(table | {"since": Lsn.parse(table["since"])})) for table in raw["tables"]])
+        tables = tuple([PointTable(**(table | {"since": _lsn(table["since"])})) for table in raw["tables"]])
         return Point(
             raw["sink"],
             Lsn.parse(raw["cursor"]),
@@ -137,7 +136,7 @@ def publish(warehouse: Store, point: Point) -> None:
         "committed_at": point.committed_at.isoformat() if point.committed_at else None,
         "published_at": point.published_at.isoformat(),
         "database": point.database,
-        "tables": [asdict(table) | {"since": str(table.since)} for table in point.tables],
+        "tables": [asdict(t) | {"since": None if t.since is None else str(t.since)} for t in point.tables],
     }
     warehouse.replace(_key(point.sink), json.dumps(raw, ensure_ascii=False).encode())
 
@@ -162,6 +161,10 @@ def _key(sink: str) -> str:
 
 def _relation_key(sink: str, digest: str) -> str:
     return f"_tailrace/{sink}/relations/{digest}.json"
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else Lsn.parse(text)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -17,9 +17,10 @@ from tailrace.sinks.iceberg.evolution import is_same_or_wider
 from tailrace.sinks.iceberg.schema import stored_column, stored_texts, type_of
 
 
-def rewritten(arrays: Sequence[pa.Array], special: pa.MapArray | None, old: Relation, new: Relation) -> Content:
+def rewritten(
+    arrays: Sequence[pa.Array], special: pa.MapArray | None, count: int, old: Relation, new: Relation
+) -> Content:
     """Values of the old relation's columns, as data files have them, cast as PostgreSQL would have cast them."""
-    count = len(arrays[0]) if arrays else 0
     odd_ones = _by_column(special)
     found: list[pa.Array] = []
     odd: dict[str, dict[int, str]] = {}

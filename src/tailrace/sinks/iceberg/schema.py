@@ -25,6 +25,7 @@ from tailrace.log.fold import has_key
 from tailrace.log.recast import texts
 from tailrace.log.typed import free_name
 from tailrace.pgoutput.columns import Images
+from tailrace.sinks.iceberg.point import Kind
 from tailrace.types import Form
 
 IcebergType = str | dict[str, Any]
@@ -39,6 +40,16 @@ _INTERVAL: Final[IcebergType] = {
         {"name": "microseconds", "required": False, "type": "long"},
     ],
 }
+_CHANGE: Final[Mapping[str, IcebergType]] = {
+    "_operation": "string",
+    "_position": "string",
+    "_commit_lsn": "long",
+    "_ordinal": "long",
+    "_xid": "long",
+    "_committed_at": "timestamptz",
+    "_unchanged": {"type": "list", "element": "string", "element-required": True},
+}
+"""What a changelog says of each change, beside its row."""
 _PLAIN: Final[Mapping[Form, IcebergType]] = {
     Form.BOOLEAN: "boolean",
     Form.BINARY: "binary",
@@ -140,6 +151,8 @@ class Shape:
     """The relation's columns in their order, then those of ours."""
     key_is_required: bool = True
     """Whether the key's columns are identifier fields, which are never NULL."""
+    others: tuple[str, ...] = ()
+    """Columns that the relation has no longer, and that a changelog keeps."""
 
     @property
     def has_special(self) -> bool:
@@ -154,34 +167,45 @@ class Shape:
         return json.dumps({"type": "struct", "fields": fields, "identifier-field-ids": identifiers})
 
     @classmethod
-    def read(cls, schema: str, relation: Relation) -> Shape | None:
-        """From a table's schema as Iceberg writes it; None when it does not have just the relation's columns."""
+    def read(cls, schema: str, relation: Relation, kind: Kind) -> Shape | None:
+        """From a table's schema as Iceberg writes it; None when it does not have the columns that it should have."""
         raw = json.loads(schema)
         found = {f["name"]: _field(f) for f in raw["fields"]}
-        special = free_name("_special", relation)
-        names = [column.name for column in relation.columns] + [special] * (special in found)
-        if sorted(found) != sorted(names):
+        ours = [field.name for field in own_fields(relation, kind)]
+        if kind == "mirror":
+            ours = [name for name in ours if name in found]
+        names = [column.name for column in relation.columns] + ours
+        others = found.keys() - set(names)
+        if set(names) - found.keys() or (kind == "mirror" and others):
             return None
         fields = tuple([found[name] for name in names])
-        return cls(relation, fields, bool(raw.get("identifier-field-ids")))
+        return cls(relation, fields, bool(raw.get("identifier-field-ids")), tuple(sorted(others)))
 
 
 def _field(raw: Mapping[str, Any]) -> Field:
     return Field(raw["id"], raw["name"], raw["type"], raw["required"], raw.get("doc"), raw.get("initial-default"))
 
 
-def fresh(relation: Relation, *, with_special: bool, nulls: Sequence[str] = ()) -> Shape:
+def fresh(relation: Relation, kind: Kind = "mirror", *, with_special: bool, nulls: Sequence[str] = ()) -> Shape:
     """As Iceberg numbers the columns of a new table: first those of the table, then what is nested in them.
 
     `nulls`: columns that hold NULL, whatever the relation says of them.
     """
-    keys = identifiers(relation)
+    keys = identifiers(relation) if kind == "mirror" else set()
     required = bool(keys) and not keys & set(nulls)
     columns = [Field(0, c.name, type_of(c), required and c.name in keys, doc(c)) for c in relation.columns]
     # Rows of a table without columns have at least this one, so that they can be counted.
-    if with_special or not columns:
-        columns.append(special_field(relation))
+    if with_special or kind == "changelog" or not columns:
+        columns += own_fields(relation, kind)
     return Shape(relation, numbered(columns), required)
+
+
+def own_fields(relation: Relation, kind: Kind) -> list[Field]:
+    """The columns of ours: a mirror has the first only when it needs it, a changelog has them all."""
+    found = [special_field(relation)]
+    if kind == "changelog":
+        found = [Field(0, free_name(name, relation), type_) for name, type_ in _CHANGE.items()] + found
+    return found
 
 
 def special_field(relation: Relation) -> Field:

@@ -96,7 +96,7 @@ class IcebergSink:
             self._learn()
         if found is None:
             return State()
-        return State(found.cursor, {table.oid: table.since for table in found.tables})
+        return State(found.cursor, {t.oid: t.since for t in found.tables if t.since is not None})
 
     def pending(self) -> Step | None:
         return None
@@ -129,6 +129,7 @@ class IcebergSink:
             for table in session.tables:
                 position = last.get((table.oid, table.kind), "")
                 table.commit(Held(step.after.cursor or Lsn(0), position, committed_at, table.shape.relation.digest))
+            session.tables.settle()
             self._publish(step.after, committed_at)
             self._learn()
 
@@ -148,33 +149,36 @@ class IcebergSink:
 
     def _stage(self, warehouse: Warehouse, run: TableChanges, kind: Kind, *, is_load: bool) -> Staged | None:
         known = self._known.get((run.relation.oid, kind))
-        if known is not None and not is_load and (run.at.commit_lsn < known.floor).any():
+        # A mirror is loaded whatever it has; a changelog has told already what it has told.
+        if known is not None and not (is_load and kind == "mirror") and (run.at.commit_lsn < known.floor).any():
             run = run.take(run.at.commit_lsn >= known.floor)
             if not len(run):
                 return None
-        found = effect.mirrored(run, self._seed, is_load=is_load)
-        born = found.born
-        contents = [c for c in (born, *(lacking.content for lacking in found.lacking)) if c is not None]
-        has_special = any(content.special is not None for content in contents)
-        nulls = tuple(dict.fromkeys(name for content in contents for name in content.nulls(run.relation)))
-        staged = Staged(replace(found, born=None), (), nulls, has_special, int(run.at.committed_at_us.max(initial=0)))
-        if born is None:
+        if kind == "mirror":
+            found = effect.mirrored(run, self._seed, is_load=is_load)
+        else:
+            found = effect.told(run, is_load=is_load)
+        has_special = any(content.special is not None for content in found.contents)
+        nulls = tuple(dict.fromkeys(name for content in found.contents for name in content.nulls(run.relation)))
+        moment = int(run.at.committed_at_us.max(initial=0))
+        staged = Staged(replace(found, born=None), (), nulls, has_special, moment)
+        if found.born is None:
             return staged
         shape, directory = self._place(run.relation, run.target, kind, staged)
-        return replace(staged, files=(write(warehouse, directory, shape, born),))
+        return replace(staged, files=(write(warehouse, directory, shape, found.born),))
 
     def _place(self, relation: Relation, target: tuple[str, str], kind: Kind, staged: Staged) -> tuple[Shape, str]:
         """The columns as they will be when this is committed, as far as can be foreseen, and where the table lies."""
         known = self._known.get((relation.oid, kind))
+        foreseen = fresh(relation, kind, with_special=staged.has_special, nulls=staged.nulls)
         if known is None:
-            shape = fresh(relation, with_special=staged.has_special, nulls=staged.nulls)
-            return shape, location(Warehouse(self._options).root, relation, place(target, kind), self._generation)
+            return foreseen, location(self._options.root, relation, place(target, kind), self._generation)
         fits = (known.shape.has_special or not staged.has_special) and not (
             staged.nulls and known.shape.key_is_required
         )
         if known.shape.relation == relation and fits:
             return known.shape, known.directory
-        return fresh(relation, with_special=staged.has_special, nulls=staged.nulls), known.directory
+        return foreseen, known.directory
 
     def _check_fence(self, session: _Session, step: Step) -> None:
         found = point.load(session.lake.warehouse.store, self.name)
@@ -208,7 +212,9 @@ class IcebergSink:
         cursor = session.point.cursor if session.point else Lsn(0)
         known = {}
         for table in session.tables:
-            floor = table.held.cursor if table.held and table.held.cursor > cursor else Lsn(0)
+            floor = table.held.cursor if table.held else Lsn(0)
+            if table.kind == "mirror" and floor <= cursor:
+                floor = Lsn(0)
             known[table.oid, table.kind] = Known(table.shape, table.directory, floor)
         self._known = known
 

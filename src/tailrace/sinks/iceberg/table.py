@@ -80,6 +80,7 @@ class LakeTable:
         self.kind = kind
         self.held: Held | None = None
         self.snapshot: int | None = None
+        self.metadata = ""
         self._lake = lake
         self._table: Any = None
         self._shape: Shape | None = None
@@ -111,7 +112,7 @@ class LakeTable:
         """Made by its first commit."""
         relation = staged.effect.relation
         table = cls(lake, target, kind)
-        shape = fresh(relation, with_special=staged.has_special, nulls=staged.nulls)
+        shape = fresh(relation, kind, with_special=staged.has_special, nulls=staged.nulls)
         properties = _PROPERTIES | {_SINK: lake.sink, _KIND: kind} | table._about(relation)
         table._transaction = lake.catalog.create(target, shape.to_json(), directory, properties)
         table._table = table._transaction.table()
@@ -128,10 +129,6 @@ class LakeTable:
         assert self._shape is not None
         return self._shape
 
-    @property
-    def metadata(self) -> str:
-        return str(self._table.operations().current().metadataFileLocation())
-
     def ready(self, relation: Relation, staged: Staged, *, rows_stay: bool = True) -> None:
         """The table, such that these rows fit."""
         if self.shape.relation != relation:
@@ -141,21 +138,26 @@ class LakeTable:
     def _fit(self, *, has_special: bool, nulls: Sequence[str]) -> None:
         relation = self.shape.relation
         if has_special and not self.shape.has_special:
-            Columns(self._lake.catalog, self._begin(), self.shape).add_special()
+            self._columns().add_special()
             self._shape = self._read_shape(relation)
         if nulls and self.shape.key_is_required:
-            Columns(self._lake.catalog, self._begin(), self.shape).relax()
+            self._columns().relax()
             self._shape = self._read_shape(relation)
 
     def empty(self) -> None:
         self._files.clear()
 
     def rename(self, target: tuple[str, str]) -> None:
-        """At once, and not with what is committed: Iceberg's names are the catalog's."""
-        assert self._transaction is None, "a table is renamed before anything else is done to it"
+        """Names are the catalog's: this is seen at once, and waits for what is committed under the old name."""
+        assert self._transaction is None, "what is under way is committed first"
         self._lake.catalog.rename(self.target, target)
         self.target = target
         self._table = self._lake.catalog.load(target)
+        self._look()
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._transaction is not None
 
     def apply(self, staged: Staged) -> None:
         """Rows go, then rows come."""
@@ -176,31 +178,38 @@ class LakeTable:
         has_files = self._add_files(held)
         if self._transaction is None:
             return False
-        self._transaction.commitTransaction()
-        self._transaction = None
-        self._table = self._lake.catalog.load(self.target)
+        self._finish()
         if has_files:
             self._files.settle()
             self.held = held
-        self.snapshot = self._current()
         return True
+
+    def _finish(self) -> None:
+        self._transaction.commitTransaction()
+        self._transaction = None
+        self._table = self._lake.catalog.load(self.target)
+        self._look()
 
     def _learn(self, relation: Relation) -> None:
         self.directory = str(self._table.location())
-        shape = self._read_shape(relation)
-        self._shape = shape
-        current = self._table.currentSnapshot()
-        self.snapshot = self._current()
-        self.held = None if current is None else Held.of(dict(current.summary()))
-        if current is not None and self.held is None:
-            raise FencedError(
-                f"{'.'.join(self.target)}: somebody else wrote to it last",
-                "roll it back to Tailrace's last snapshot, or load it anew: `tailrace deliver --rewind`",
-            )
+        self._shape = self._read_shape(relation)
+        snapshot = self._look()
+        while snapshot is not None and self.held is None:
+            self.held = Held.of(_summary(snapshot))
+            # Somebody else may write the same rows into other files.
+            if self.held is None and str(snapshot.operation()) != "replace":
+                raise FencedError(
+                    f"{'.'.join(self.target)}: somebody else changed its rows",
+                    "roll it back to Tailrace's last snapshot, or load it anew: `tailrace deliver --rewind`",
+                )
+            snapshot = self._table.snapshot(snapshot.parentId()) if snapshot.parentId() is not None else None
 
-    def _current(self) -> int | None:
+    def _look(self) -> Any:
+        """Iceberg's snapshot that is current."""
+        self.metadata = str(self._table.operations().current().metadataFileLocation())
         current = self._table.currentSnapshot()
-        return None if current is None else int(current.snapshotId())
+        self.snapshot = None if current is None else int(current.snapshotId())
+        return current
 
     def _begin(self) -> Any:
         if self._transaction is None:
@@ -209,7 +218,7 @@ class LakeTable:
 
     def _read_shape(self, relation: Relation) -> Shape:
         table = self._table if self._transaction is None else self._transaction.table()
-        shape = Shape.read(str(self._lake.catalog.iceberg.SchemaParser.toJson(table.schema())), relation)
+        shape = Shape.read(str(self._lake.catalog.java.SchemaParser.toJson(table.schema())), relation, self.kind)
         if shape is None:
             raise SinkDiverged(
                 f"{'.'.join(self.target)}: somebody changed its columns",
@@ -232,15 +241,15 @@ class LakeTable:
 
     def _planned(self) -> Iterator[Live]:
         """The data files that the table has."""
-        if self._current() is None:
+        if self.snapshot is None:
             return
         tasks = self._table.newScan().planFiles().iterator()
         while tasks.hasNext():
             task = tasks.next()
             data = task.file()
             live = Live(str(data.location()), int(data.recordCount()), data)
-            for delete in task.deletes():
-                live.vector = delete
+            if (deletes := task.deletes()).size():
+                live.vector = delete = deletes.get(0)
                 where, offset, length = delete.location(), delete.contentOffset(), delete.contentSizeInBytes()
                 live.deleted = vector.parse(self._lake.warehouse.get_range(where, offset, length), where)
             yield live
@@ -302,7 +311,9 @@ class LakeTable:
             self._add_vectors(delta, touched)
         if self.snapshot is not None:
             delta.validateFromSnapshot(self.snapshot)
-        delta.conflictDetectionFilter(self._lake.catalog.iceberg.expressions.Expressions.alwaysTrue())
+            there = [live.location for live in touched if live not in added]
+            delta.validateDataFilesExist(self._lake.catalog.list(there)).validateDeletedFiles()
+        delta.conflictDetectionFilter(self._lake.catalog.java.Expressions.alwaysTrue())
         delta.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
         for key, value in held.summary().items():
             delta.set(key, value)
@@ -310,10 +321,10 @@ class LakeTable:
         return True
 
     def _data_file(self, live: Live) -> Any:
-        iceberg = self._lake.catalog.iceberg
+        java = self._lake.catalog.java
         source = self._table.io().newInputFile(live.location)
-        metrics = iceberg.parquet.ParquetUtil.fileMetrics(source, iceberg.MetricsConfig.forTable(self._table))
-        builder = iceberg.DataFiles.builder(self._table.spec()).withPath(live.location).withFormat("PARQUET")
+        metrics = java.ParquetUtil.fileMetrics(source, java.MetricsConfig.forTable(self._table))
+        builder = java.DataFiles.builder(self._table.spec()).withPath(live.location).withFormat("PARQUET")
         return builder.withFileSizeInBytes(source.getLength()).withMetrics(metrics).build()
 
     def _add_vectors(self, delta: Any, touched: Sequence[Live]) -> None:
@@ -321,7 +332,7 @@ class LakeTable:
         where = datafile.named(self.directory, "puffin")
         self._lake.warehouse.put(where, content)
         for live, blob in zip(touched, blobs, strict=True):
-            builder = self._lake.catalog.iceberg.FileMetadata.deleteFileBuilder(self._table.spec())
+            builder = self._lake.catalog.java.FileMetadata.deleteFileBuilder(self._table.spec())
             builder = builder.ofPositionDeletes().withFormat("PUFFIN").withPath(where)
             builder = builder.withFileSizeInBytes(len(content)).withReferencedDataFile(live.location)
             builder = builder.withContentOffset(blob.offset).withContentSizeInBytes(blob.length)
@@ -330,10 +341,14 @@ class LakeTable:
             live.vector = builder.withRecordCount(blob.cardinality).build()
             delta.addDeletes(live.vector)
 
+    def _columns(self) -> Columns:
+        return Columns(self._lake.catalog, self._begin(), self.shape, self.kind)
+
     def _become(self, relation: Relation, *, rows_stay: bool) -> None:
         old = self.shape
-        change = evolution(old.relation, relation, rows_stay=rows_stay)
-        Columns(self._lake.catalog, self._begin(), old).become(relation, change)
+        is_mirror = self.kind == "mirror"
+        change = evolution(old.relation, relation, rows_stay=rows_stay and is_mirror)
+        self._columns().become(relation, change)
         properties = self._begin().updateProperties()
         for key, value in self._about(relation).items():
             properties.set(key, value)
@@ -357,10 +372,18 @@ class LakeTable:
             kept = np.setdiff1d(np.arange(live.rows), np.fromiter(live.deleted, np.int64))
             arrays = datafile.read(self._lake.warehouse, live.location, old.fields, kept.tolist())
             count = len(old.relation.columns)
-            content = rewritten(arrays[:count], arrays[count] if old.has_special else None, old.relation, relation)
+            special = arrays[count] if old.has_special else None
+            content = rewritten(arrays[:count], special, len(kept), old.relation, relation)
             files.remove(live)
             self._fit(has_special=content.special is not None, nulls=content.nulls(relation))
             self._add(write(self._lake.warehouse, self.directory, self.shape, content))
+
+
+def _summary(snapshot: Any) -> dict[str, str]:
+    """What is ours of it: the rest would cost a call for each entry."""
+    summary = snapshot.summary()
+    found = {key: summary.get(key) for key in Held.KEYS}
+    return {key: str(value) for key, value in found.items() if value is not None}
 
 
 def _found_by(relation: Relation) -> object:
@@ -372,9 +395,8 @@ def _found_by(relation: Relation) -> object:
 
 def write(warehouse: Warehouse, directory: str, shape: Shape, content: Content) -> DataFile:
     """Of a shape that holds them."""
-    count = len(shape.relation.columns)
     arrays = list(content.arrays)
     if shape.has_special:
-        none = pa.nulls(content.count, shape.fields[count].arrow.type)
-        arrays.append(none if content.special is None else content.special)
+        none = pa.nulls(content.count, shape.fields[-1].arrow.type)
+        arrays += [*content.more, none if content.special is None else content.special]
     return datafile.write(warehouse, directory, shape.fields, arrays)

@@ -19,6 +19,8 @@ class Tables:
         self._lake = lake
         self._generation = generation
         self._known: dict[tuple[int, Kind], LakeTable] = {}
+        self._renames: list[tuple[LakeTable, tuple[str, str]]] = []
+        """Those that wait for a commit, in their order."""
 
     def __iter__(self) -> Iterator[LakeTable]:
         return iter(self._known.values())
@@ -32,12 +34,12 @@ class Tables:
         if table is not None:
             self._known[named.oid, named.kind] = table
 
-    def begin_load(self, load: Load, kind: Kind) -> LakeTable:
-        """The table, without rows."""
+    def begin_load(self, load: Load, kind: Kind) -> None:
+        """The table, without rows if it is a mirror."""
         staged = Staged(Effect(load.relation, load.target, "", "", is_load=True))
         table = self.ready(staged, kind, rows_stay=False)
-        table.empty()
-        return table
+        if kind == "mirror":
+            table.empty()
 
     def ready(self, staged: Staged, kind: Kind, *, rows_stay: bool = True) -> LakeTable:
         """The table of an effect, such that its rows fit."""
@@ -46,18 +48,25 @@ class Tables:
         table = self._known.get((relation.oid, kind)) or self._found(relation, target, kind)
         if table is None:
             self._clear_the_way(relation, target)
+            free = target if self._is_free(target) else aside(target, relation.oid)
             directory = location(self._lake.warehouse.root, relation, target, self._generation)
-            table = LakeTable.create(self._lake, target, kind, staged, directory)
-        elif table.target != target:
-            self._clear_the_way(relation, target)
-            table.rename(target)
+            table = LakeTable.create(self._lake, free, kind, staged, directory)
         self._known[relation.oid, kind] = table
+        if self._name(table) != target:
+            self._clear_the_way(relation, target)
+            self._rename(table, target)
         table.ready(relation, staged, rows_stay=rows_stay)
         return table
 
+    def settle(self) -> None:
+        """What was under way is committed: tables get the names that they are to have."""
+        for table, target in self._renames:
+            table.rename(target)
+        self._renames.clear()
+
     def keep_only(self, oids: Container[int]) -> None:
-        """The others are made anew: whoever comes finds them in the catalog."""
-        self._known = {key: table for key, table in self._known.items() if key[0] in oids}
+        """Other mirrors are loaded anew; a changelog goes on where it is."""
+        self._known = {(oid, kind): t for (oid, kind), t in self._known.items() if kind == "changelog" or oid in oids}
 
     def point(self, since: dict[int, Lsn]) -> tuple[PointTable, ...]:
         return tuple(
@@ -66,7 +75,7 @@ class Tables:
                     *table.target,
                     table.kind,
                     oid,
-                    since.get(oid, Lsn(0)),
+                    since.get(oid),
                     table.shape.relation.digest,
                     table.metadata,
                     table.snapshot,
@@ -86,8 +95,21 @@ class Tables:
     def _clear_the_way(self, relation: Relation, target: tuple[str, str]) -> None:
         """A table of ours that has this name was renamed at the source, or dropped: no change of it has told us."""
         for (oid, _), table in self._known.items():
-            if table.target == target and oid != relation.oid:
-                table.rename((target[0], f"{target[1]}~{oid}"))
+            if self._name(table) == target and oid != relation.oid:
+                self._rename(table, aside(target, oid))
+
+    def _rename(self, table: LakeTable, target: tuple[str, str]) -> None:
+        if self._renames or table.is_under_way:
+            self._renames.append((table, target))
+        else:
+            table.rename(target)
+
+    def _name(self, table: LakeTable) -> tuple[str, str]:
+        """The name that it is to have."""
+        return next((target for other, target in reversed(self._renames) if other is table), table.target)
+
+    def _is_free(self, target: tuple[str, str]) -> bool:
+        return all(table.target != target for table in self._known.values())
 
     def _elsewhere(self, named: PointTable) -> Iterator[LakeTable]:
         for target in self._lake.catalog.tables():
@@ -100,6 +122,11 @@ class Tables:
 def place(target: tuple[str, str], kind: Kind) -> tuple[str, str]:
     """Where in the catalog a table goes."""
     return target if kind == "mirror" else (target[0], f"{target[1]}__changelog")
+
+
+def aside(target: tuple[str, str], oid: int) -> tuple[str, str]:
+    """A name that no other table has."""
+    return target[0], f"{target[1]}~{oid}"
 
 
 def location(root: str, relation: Relation, target: tuple[str, str], generation: str) -> str:
