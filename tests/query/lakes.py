@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -103,8 +102,10 @@ def relation_of(connection: psycopg.Connection[Any], name: str) -> Relation:
 
 def rows_of(connection: psycopg.Connection[Any], relation: Relation) -> pa.Table:
     """As the sink lays them: what a column cannot hold is NULL there, and its text in `_special`."""
-    columns = ", ".join(f'"{c.name}"::text' for c in relation.columns)
-    found = connection.execute(f'SELECT {columns} FROM "{relation.schema}"."{relation.name}"'.encode()).fetchall()
+    columns = ", ".join(f'"{c.name}"' for c in relation.columns)
+    result = connection.pgconn.exec_(f'SELECT {columns} FROM "{relation.schema}"."{relation.name}"'.encode())
+    cells = [[result.get_value(row, n) for n in range(len(relation.columns))] for row in range(result.ntuples)]
+    found = [[None if cell is None else cell.decode() for cell in row] for row in cells]
     specials: list[list[tuple[str, str]]] = [[] for _ in found]
     arrays = {}
     for number, column in enumerate(relation.columns):
@@ -123,7 +124,7 @@ def _array(column: Column, texts: Sequence[str | None], specials: list[list[tupl
     mapped = types.mapping(column)
     values: list[Any] = []
     for row, text in enumerate(texts):
-        value = mapped.arrow_value(None if text is None else _printed(base.name, text).encode())
+        value = mapped.arrow_value(None if text is None else text.encode())
         is_date = base.name in ("date", "timestamp", "timestamptz") and text is not None
         # The sink lays years before Christ as they are; pyiceberg cannot.
         if value is SPECIAL or (is_date and text.endswith(("infinity", "BC"))):
@@ -134,11 +135,3 @@ def _array(column: Column, texts: Sequence[str | None], specials: list[list[tupl
     if pa.types.is_temporal(kind):
         return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
     return pa.array(values, kind)
-
-
-def _printed(name: str, text: str) -> str:
-    """A cast to text prints a boolean as a word; a row of a result, and of the log, as a letter."""
-    return {"true": "t", "false": "f"}.get(text, text) if name == "bool" else text
-
-
-numbers = itertools.count(1)

@@ -25,7 +25,7 @@ CREATE TABLE archive."Mixed Case" ("Id" int PRIMARY KEY, "select" text);
 INSERT INTO archive."Mixed Case" VALUES (1, 'one'), (2, 'it''s "two"');
 CREATE TABLE kinds (
     id int PRIMARY KEY, b bool, i2 int2, i4 int4, i8 int8, f4 float4, f8 float8, n numeric, n2 numeric(20, 3), c cents,
-    t text, v varchar(10), ch char(5), by bytea, u uuid, d date, ts timestamp, tz timestamptz, ti time, iv interval,
+    t text, v varchar(10), ch char(5), bin bytea, u uuid, d date, ts timestamp, tz timestamptz, ti time, iv interval,
     j json, jb jsonb, arr int[], tarr text[], net inet, m mood, r int4range, mo money);
 INSERT INTO kinds VALUES
     (1, true, -32768, -2147483648, -9223372036854775808, 1.5, 0.1, 12.5, 1.5, 19.99, 'plain', 'var', 'ab', '\\x00ff',

@@ -99,6 +99,8 @@ def cells(array: pa.Array, type_: WireType, binary: bool) -> Cells:
         return Cells(_EMPTY, np.zeros(len(array), np.int64), np.full(len(array), kernel.NULL, np.int64))
     if type_.element is not None:
         return _lists(array, type_.element, binary)
+    if type_.oid == oid.BPCHAR and type_.modifier > 4:
+        array = pc.utf8_rpad(array, type_.modifier - 4)
     maker = (_BINARY if binary else _TEXT).get(type_.oid, _strings)
     return maker(array, type_)
 

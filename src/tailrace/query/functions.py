@@ -35,7 +35,17 @@ _PATTERNS: Final = (
 )  # fmt: skip
 
 
+def strftime(pattern: str) -> str:
+    """to_char's pattern in strftime's words."""
+    for number, (word, _) in enumerate(_PATTERNS):
+        pattern = pattern.replace(word, chr(0xE000 + number))
+    for number, (_, code) in enumerate(_PATTERNS):
+        pattern = pattern.replace(chr(0xE000 + number), code)
+    return pattern
+
+
 def _strftime(pattern: str) -> str:
+    """The same as an expression, for patterns that only DuckDB knows."""
     # By way of private characters, so that what one pattern became is not read as another.
     for number, (word, _) in enumerate(_PATTERNS):
         pattern = f"replace({pattern}, '{word}', chr({0xE000 + number}))"
@@ -51,10 +61,12 @@ _TRUE_FOR_ALL: Final = (
 )  # fmt: skip
 
 _MACROS: Final = (
-    # Operators: PostgreSQL's ~ finds a match anywhere, DuckDB's own wants the whole text to match.
-    '"~"(a, b) AS regexp_matches(a, b)',
+    # Operators: PostgreSQL's ~ finds a match anywhere, DuckDB's own wants the whole text to match, and so is also what
+    # SIMILAR TO becomes; the translation gives ~ another name.
+    "regexp_full_match(a, b) AS system.main.regexp_full_match(a, replace(replace(b, '%', '.*'), '_', '.'))",
+    '"@~"(a, b) AS regexp_matches(a, b)',
     """"~*"(a, b) AS regexp_matches(a, b, 'i')""",
-    '"!~"(a, b) AS NOT regexp_matches(a, b)',
+    '"!@~"(a, b) AS NOT regexp_matches(a, b)',
     """"!~*"(a, b) AS NOT regexp_matches(a, b, 'i')""",
     # DuckDB truncates a timestamp to a DATE; PostgreSQL's stays a timestamp.
     "date_trunc(a, b) AS system.main.date_trunc(a, b) + INTERVAL 0 SECOND",
@@ -77,7 +89,7 @@ _MACROS: Final = (
     "cardinality(a) AS len(a)",
     "array_upper(a, n) AS len(a)",
     "array_lower(a, n) AS CASE WHEN len(a) > 0 THEN 1 END",
-    "quote_ident(a) AS CASE WHEN regexp_full_match(a, '[a-z_][a-z0-9_]*') THEN a"
+    "quote_ident(a) AS CASE WHEN regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
     "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",
     "regexp_match(a, b) AS CASE WHEN regexp_matches(a, b) THEN [regexp_extract(a, b)] END",
@@ -102,6 +114,7 @@ _MACROS: Final = (
     "pg_get_serial_sequence(a, b) AS NULL::VARCHAR",
     "pg_relation_is_publishable(a) AS false",
     "pg_encoding_to_char(a) AS 'UTF8'",
+    "pg_char_to_encoding(a) AS 6",
     "shobj_description(a, b) AS NULL::VARCHAR",
     "pg_tablespace_location(a) AS ''",
     "pg_relation_size(a) AS NULL::BIGINT, (a, b) AS NULL::BIGINT",

@@ -56,7 +56,7 @@ def _items(found: Sequence[Token]) -> list[list[Token]]:
             if token.word == "select":
                 begin = at
                 items = [[]]
-        elif token.word in _END and not (token.word == "from" and _is_distinct_from(found, at)):
+        elif token.word in _END and not _is_part_of_more(found, at):
             break
         elif token.word == "," and items[-1]:
             items.append([])
@@ -68,8 +68,12 @@ def _items(found: Sequence[Token]) -> list[list[Token]]:
     return items if all(items) else []
 
 
-def _is_distinct_from(found: Sequence[Token], at: int) -> bool:
-    return at > 1 and found[at - 1].word == "distinct" and found[at - 2].word in ("is", "not")
+def _is_part_of_more(found: Sequence[Token], at: int) -> bool:
+    """IS DISTINCT FROM, WITHIN GROUP."""
+    before = found[at - 1].word
+    return (found[at].word, before) == ("group", "within") or (
+        (found[at].word, before) == ("from", "distinct") and found[at - 2].word in ("is", "not")
+    )
 
 
 def _name(item: list[Token]) -> str | None:
@@ -90,8 +94,12 @@ def _name(item: list[Token]) -> str | None:
     if item[0].name is not None and all(t.name is not None or t.word == "." for t in item):
         if len(item) == 1 and item[0].word in _CONSTANTS:
             return item[0].word
+        if len(item) == 1 and item[0].word in ("true", "false", "null"):
+            return "?column?"
         is_path = all((t.word == ".") == bool(n % 2) for n, t in enumerate(item))
         return item[-1].name if is_path else None
+    if item[0].word == "array" and item[-1].word == "]":
+        return "array"
     if item[0].word == "case":
         return "case" if item[-1].word == "end" else None
     call = 0
@@ -104,7 +112,7 @@ def _name(item: list[Token]) -> str | None:
             word = item[call].name or ""
             if word == "cast":
                 return None
-            return {"substr": "substr", "position": "position"}.get(word, word)
+            return _trimmed(item[call + 2].word) if word == "trim" else word
         if rest[:1] == ["over"] and len(rest) == 2:
             return item[call].name
     if item[-1].kind in (Kind.WORD, Kind.QUOTED) and len(item) > 1:
@@ -122,6 +130,10 @@ def _name(item: list[Token]) -> str | None:
         ):
             return None
     return "?column?"
+
+
+def _trimmed(where: str) -> str:
+    return {"leading": "ltrim", "trailing": "rtrim"}.get(where, "btrim")
 
 
 def _last(item: Sequence[Token], word: str) -> int | None:

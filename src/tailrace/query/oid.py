@@ -8,6 +8,7 @@ from typing import Final
 
 TEXT: Final = 25
 NUMERIC: Final = 1700
+BPCHAR: Final = 1042
 
 _BY_TYPE: Final = {
     "BOOLEAN": (16, 1),

@@ -59,7 +59,7 @@ def passed_through(
     statement: Sequence[Token],
     names: Sequence[str],
     types: Sequence[WireType],
-    columns: Mapping[str, Sequence[int]],
+    columns: Mapping[str, Sequence[tuple[int, int]]],
     binary: bool = False,
 ) -> list[WireType]:
     """Texts that are a table's column as it is are told by the source's type: jsonb, inet, an array.
@@ -72,7 +72,6 @@ def passed_through(
     found = []
     for name, type_, is_plain in zip(names, types, plain_columns(statement, names), strict=True):
         sources = columns.get(name, ())
-        if type_.oid == TEXT and is_plain and len(sources) == 1 and sources[0] in allowed:
-            type_ = replace(type_, oid=sources[0])
-        found.append(type_)
+        is_known = type_.oid == TEXT and is_plain and len(sources) == 1 and sources[0][0] in allowed
+        found.append(replace(type_, oid=sources[0][0], modifier=sources[0][1]) if is_known else type_)
     return found

@@ -146,11 +146,11 @@ class Session:
             return {}
         with self._engine.standing_at(self.moment()) as standing:
             columns = self._planned(statement, lambda _: "NULL", standing)[3]
-        return {name: types[0] for name, types in columns.items() if len(types) == 1}
+        return {name: types[0][0] for name, types in columns.items() if len(types) == 1}
 
     def _planned(
         self, statement: Sequence[Token], parameter: Parameter | None, standing: Standing
-    ) -> tuple[str, list[str], bool, dict[str, list[int]]]:
+    ) -> tuple[str, list[str], bool, dict[str, list[tuple[int, int]]]]:
         """The statement in DuckDB's words, with the views it needs made."""
         with_catalogue = any((token.name or "") in _CATALOGUE_WORDS for token in statement)
         sql = translate(statement, self._context(standing, parameter))
@@ -159,13 +159,13 @@ class Session:
         known = standing.catalogue().name if with_catalogue else None
         tables = resolved(touched.tables, path, standing.moment, known)
         standing.prepare(tables)
-        columns: dict[str, list[int]] = {}
+        columns: dict[str, list[tuple[int, int]]] = {}
         for name in tables:
             table = standing.moment.tables.get(name)
             for column in self._lake.relation(table.relation).columns if table is not None else ():
                 types = columns.setdefault(column.name, [])
-                if column.type.oid not in types:
-                    types.append(column.type.oid)
+                if (column.type.oid, column.modifier) not in types:
+                    types.append((column.type.oid, column.modifier))
         return sql, path, with_catalogue, columns
 
     def _executed(self, cursor: Any, sql: str) -> Any:

@@ -88,6 +88,9 @@ def _column(name: str, stored: Any, column: Column | None, special: str | None) 
         shown = f"CASE WHEN {own} NOT IN {_NOT_FINITE} THEN CAST({own} AS DECIMAL({precision}, {scale})) END"
     elif stored == "string" and type_.name == "time" and type_.schema == "pg_catalog":
         shown = f"CAST({own} AS TIME)"
+    elif stored == "string" and type_.name == "bpchar" and type_.schema == "pg_catalog":
+        # PostgreSQL compares char(n) without the blanks at its end; they come back when the column itself is told.
+        shown = f"rtrim({own}, ' ')"
     elif special is not None and stored in ("date", "timestamp", "timestamptz"):
         text = f"replace({quoted(special)}[{literal(name)}], ' BC', ' (BC)')"
         shown = f"coalesce({own}, TRY_CAST({text} AS {_ICEBERG[stored]}))"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.query.failure import Failure
+from tailrace.query.functions import strftime
 from tailrace.query.lexer import Kind, Token, joined
 from tailrace.query.shape import NUMERIC, literal
 
@@ -46,7 +48,7 @@ class Context:
 
 def translate(tokens: Sequence[Token], context: Context) -> str:
     found = list(tokens)
-    for rule in (_parameters, _system_names, _operators_and_collations, _constants, _casts, _set_functions):
+    for rule in (_parameters, _system_names, _operators_and_collations, _constants, _paths, _formats, _casts, _set_functions):
         found = rule(found, context)
     return joined(found)
 
@@ -111,21 +113,35 @@ def _is_catalog(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _operators_and_collations(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
-    """`OPERATOR(~)` is `~`; a collation is dropped: texts are compared by their bytes, whatever it says."""
+    """`OPERATOR(~)` is `~`, and that another name, by which DuckDB finds our macro and not its own function. A collation
+    is dropped: texts are compared by their bytes, whatever it says."""
     out: list[Token] = []
     at = 0
     while at < len(tokens):
         follows = _next(tokens, at)
         if tokens[at].word == "operator" and _word(tokens, follows) == "(":
             operator = _next(tokens, follows)
-            out.append(tokens[operator])
+            out.append(Token(Kind.OPERATOR, _MATCHES.get(tokens[operator].word, tokens[operator].text)))
             at = _next(tokens, operator) + 1
+        elif tokens[at].word in _MATCHES and _is_value(tokens, _before(tokens, at)):
+            out.append(Token(Kind.OPERATOR, _MATCHES[tokens[at].word]))
+            at += 1
         elif tokens[at].word == "collate" and follows < len(tokens) and tokens[follows].name is not None:
             at = follows + 1
         else:
             out.append(tokens[at])
             at += 1
     return out
+
+
+_MATCHES: Final = {"~": "@~", "!~": "!@~"}
+
+
+def _is_value(tokens: Sequence[Token], at: int) -> bool:
+    """Whether a value ends there, so that what follows is no sign."""
+    if at < 0 or tokens[at].kind is Kind.OPERATOR:
+        return False
+    return tokens[at].word not in ("(", "[", ",", "select", "where", "and", "or", "not", "on", "when", "then", "else")
 
 
 def _constants(tokens: list[Token], context: Context) -> list[Token]:
@@ -177,6 +193,39 @@ def _set_config(tokens: Sequence[Token], opens: int, out: list[Token], context: 
     context.set_config(texts[0], texts[1], given[2].word == "true")
     out.append(_raw(literal(texts[1])))
     return closes + 1
+
+
+def _paths(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`x #>> '{a,0}'` as `x -> 'a' ->> 0`."""
+    out = list(tokens)
+    for at, token in enumerate(tokens):
+        path = _next(tokens, at)
+        text = _string(tokens, path) if token.word in ("#>", "#>>") else None
+        if text is None or not text.startswith("{"):
+            continue
+        parts = [p if p.lstrip("-").isdecimal() else literal(p) for p in text.strip("{}").split(",")]
+        arrows = ["->"] * (len(parts) - 1) + ["->" if token.word == "#>" else "->>"]
+        out[at] = _raw(" ".join(f"{arrow} {part}" for arrow, part in zip(arrows, parts, strict=True)))
+        out[path] = _raw("")
+    return out
+
+
+def _formats(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`to_date(x, 'YYYY')`: DuckDB wants to know the format before it runs."""
+    out = list(tokens)
+    for at, token in enumerate(tokens):
+        opens = _next(tokens, at)
+        if token.word not in ("to_date", "to_timestamp") or _word(tokens, opens) != "(":
+            continue
+        closes = _closing(tokens, opens)
+        pattern = _before(tokens, closes)
+        text = _string(tokens, pattern)
+        if text is None or _word(tokens, _before(tokens, pattern)) != ",":
+            continue
+        out[at] = _raw("(strptime")
+        out[pattern] = _raw(literal(strftime(text)))
+        out[closes] = _raw(")::DATE)" if token.word == "to_date" else ")::TIMESTAMPTZ)")
+    return out
 
 
 def _string(tokens: Sequence[Token], at: int) -> str | None:
@@ -280,7 +329,10 @@ def _registered(out: list[Token], kind: str, context: Context) -> None:
     text = _string(out, end)
     if text is not None:
         oid = int(text) if text.isdecimal() else context.oid(kind, text)
-        out[end:] = [_raw("NULL" if oid is None else str(oid))]
+        if oid is None:
+            what = {"regclass": "relation", "regtype": "type"}.get(kind, "name")
+            raise Failure("42P01" if kind == "regclass" else "42704", f'{what} "{text}" does not exist')
+        out[end:] = [_raw(str(oid))]
         return
     begin = _operand(out, end)
     out[begin:] = [_raw(f"{kind}_name({joined(out[begin : end + 1])})")]

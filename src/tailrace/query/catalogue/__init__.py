@@ -35,9 +35,10 @@ _TYPES: Final = {
 }
 """All others are text, as their text says it best."""
 _PLAINEST: Final = {"bool": False, "int2": 0, "int4": 0, "oid": 0, "xid": 0, "float4": 0.0, "char": "", "regtype": 0}
-_HELPERS: Final = {
-    "_definitions": {"oid": "oid", "definition": "text"},
-    "_type_names": {"oid": "oid", "name": "text", "base": "text"},
+# What older versions had, and clients of theirs still ask for.
+_OLDER: Final = {
+    "pg_database": {"daticulocale": "text"},
+    "pg_collation": {"colliculocale": "text"},
 }
 _SETTINGS: Final = {
     "max_index_keys": "32",
@@ -64,7 +65,8 @@ def system_relations() -> tuple[SystemRelation, ...]:
     for line in files(__package__).joinpath("relations.txt").read_text("utf-8").splitlines():
         name, oid, kind, *columns = line.split(" ")
         schema, _, name = name.partition(".")
-        found.append(SystemRelation(schema, name, int(oid), kind, dict(c.split(":") for c in columns)))  # type: ignore[misc]
+        typed = dict(c.split(":") for c in columns)  # type: ignore[misc]
+        found.append(SystemRelation(schema, name, int(oid), kind, typed | _OLDER.get(name, {})))
     return tuple(found)
 
 
@@ -103,11 +105,11 @@ class Catalogue:
         try:
             cursor.execute(f"ATTACH ':memory:' AS {name}")
             cursor.execute(f"CREATE SCHEMA {name}.info")
-            cursor.execute(f"USE {name}.main")
+            cursor.execute(f"SET search_path = '{name}.main,pg.main'")
             for relation in system_relations():
                 place = "info" if relation.schema == "information_schema" else "main"
                 _create(cursor, place, relation.name, relation.columns, rows.get(relation.name, ()))
-            for helper, columns in _HELPERS.items():
+            for helper, columns in functions.HELPERS.items():
                 _create(cursor, "main", helper, columns, rows.get(helper, ()))
             for statement in functions.statements(name):
                 cursor.execute(statement)
@@ -137,7 +139,7 @@ def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
         is_array = row["typcategory"] == "A" and row["typelem"] in names
         base = names[row["typelem"]] if is_array else row["typname"]
         shown = SQL_NAMES.get(base, base) + ("[]" if is_array else "")
-        rows["_type_names"].append({"oid": row["oid"], "name": shown, "base": base})
+        rows["_types"].append({"_oid": row["oid"], "_text": shown, "_base": base})
     return found
 
 

@@ -71,6 +71,7 @@ class Rows:
         for shown in tables:
             self._table(shown)
         self._types(tables)
+        self._relations()
 
     def _next(self) -> int:
         self._own += 1
@@ -82,6 +83,7 @@ class Rows:
     def _server(self, users: Sequence[str]) -> None:
         for schema, oid in self._schemas.items():
             self._add("pg_namespace", oid=oid, nspname=schema, nspowner=OWNER)
+            self._add("_schemas", _oid=oid, _text=quoted_name(schema))
             self._add("schemata", catalog_name=self._database, schema_name=schema, schema_owner="tailrace")
         text = {"datcollate": "C.UTF-8", "datctype": "C.UTF-8", "datlocprovider": "c"}
         self._add(
@@ -98,6 +100,7 @@ class Rows:
             for relation in ("pg_roles", "pg_authid"):
                 self._add(relation, rolinherit=True, rolcanlogin=True, rolconnlimit=-1, **role)
             self._add("pg_user", usename=name, usesysid=role["oid"])
+            self._add("_roles", _oid=role["oid"], _text=name)
 
     def _table(self, shown: Shown) -> None:
         table, relation, key = shown.table, shown.relation, shown.key
@@ -120,9 +123,18 @@ class Rows:
         if key:
             self._key(shown, key, place)
 
+    def _relations(self) -> None:
+        names = {oid: schema for schema, oid in self._schemas.items()}
+        for row in self.found["pg_class"]:
+            schema = names[row["relnamespace"]]
+            is_visible = schema in ("public", "pg_catalog")
+            text = quoted_name(row["relname"]) if is_visible else f"{quoted_name(schema)}.{quoted_name(row['relname'])}"
+            self._add("_relations", _oid=row["oid"], _text=text, _visible=is_visible)
+
     def _comment(self, oid: int, number: int, text: str | None) -> None:
         if text is not None:
             self._add("pg_description", objoid=oid, classoid=_CLASS, objsubid=number, description=text)
+            self._add("_comments", _oid=oid, _number=number, _text=text)
 
     def _attribute(self, oid: int, number: int, column: Column) -> None:
         self._add(
@@ -130,6 +142,7 @@ class Rows:
             atttypmod=column.modifier, attnotnull=not column.nullable, atthasdef=column.default is not None,
             attlen=-1, attislocal=True, attstattarget=-1, attstorage="p",
         )  # fmt: skip
+        self._add("_columns", _oid=oid, _number=number, _text=quoted_name(column.name))
         if column.default is not None:
             self._add("pg_attrdef", oid=self._next(), adrelid=oid, adnum=number, adbin=column.default)
 
@@ -155,7 +168,7 @@ class Rows:
         for number, column in enumerate(columns, 1):
             self._attribute(index, number, Column(column.name, column.type, column.modifier))
         self._add("pg_indexes", schemaname=table.schema, tablename=table.name, indexname=name, indexdef=definition)
-        self._add("_definitions", oid=index, definition=definition)
+        self._add("_definitions", _oid=index, _text=definition)
         if not is_primary:
             return
         constraint = self._next()
@@ -163,7 +176,7 @@ class Rows:
             "pg_constraint", oid=constraint, conname=name, connamespace=namespace, contype="p", convalidated=True,
             conrelid=shown.oid, conindid=index, conkey=key, conislocal=True, conenforced=True,
         )  # fmt: skip
-        self._add("_definitions", oid=constraint, definition=f"PRIMARY KEY ({listed})")
+        self._add("_definitions", _oid=constraint, _text=f"PRIMARY KEY ({listed})")
         named = {"constraint_catalog": self._database, "constraint_schema": table.schema, "constraint_name": name}
         kind = {"constraint_type": "PRIMARY KEY", "is_deferrable": "NO", "initially_deferred": "NO", "enforced": "YES"}
         self._add("table_constraints", **named, **place, **kind)
@@ -189,9 +202,15 @@ class Rows:
                 typbasetype=type_.base.oid if type_.base else 0, typtypmod=type_.base_modifier,
                 typinput="array_in" if type_.element else f"{type_.name}_in",
             )  # fmt: skip
-            self._add("_type_names", oid=type_.oid, name=types.sql_name(type_), base=type_.name)
+            self._add("_types", _oid=type_.oid, _text=_type_name(type_), _base=type_.name)
             for order, label in enumerate(type_.labels, 1):
                 self._add("pg_enum", oid=self._next(), enumtypid=type_.oid, enumsortorder=float(order), enumlabel=label)
+
+
+def _type_name(type_: Type) -> str:
+    """As format_type says it: with its schema where that is not on the usual path."""
+    name = types.sql_name(type_)
+    return name.removeprefix("public.")
 
 
 def quoted_name(name: str) -> str:
