@@ -123,7 +123,8 @@ def parse(tokens: Sequence[Token]) -> Command:
                 return Done("RESET")
             return Set(_dotted(found[1:]), None)
         case "show":
-            return Show("timezone" if rest == ["time", "zone"] else _dotted(found[1:]))
+            words_for = {"time zone": "timezone", "transaction isolation level": "transaction_isolation"}
+            return Show(words_for.get(" ".join(rest)) or _dotted(found[1:]))
         case "copy":
             return _copy(tokens)
         case "declare":

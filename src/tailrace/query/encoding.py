@@ -197,20 +197,24 @@ def _words(array: pa.Array) -> Longs:
 def _decimals(array: pa.Array, type_: WireType) -> Cells:
     if not pa.types.is_decimal(array.type):
         array = pc.cast(array, pa.decimal128(20, 0))
-    scale = type_.scale or 0
-    # A numeric without a precision, of which the source wrote as many decimals as it had.
-    trim = array.type.precision == NUMERIC[0] and scale == NUMERIC[1]
+    trim = _is_trimmed(array)
     data, start, length = _slots(len(array))
-    kernel.decimals(_words(array), _valid(array), scale, trim, data, start, length)
+    kernel.decimals(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
     return _completed(Cells(data, start, length), array, lambda left: text_form.decimals(left, trim))
 
 
 def _numerics(array: pa.Array, type_: WireType) -> Cells:
     if not pa.types.is_decimal(array.type):
         array = pc.cast(array, pa.decimal128(20, 0))
+    trim = _is_trimmed(array)
     data, start, length = _slots(len(array))
-    kernel.numerics(_words(array), _valid(array), type_.scale or 0, data, start, length)
-    return _completed(Cells(data, start, length), array, text_form.binary_numerics)
+    kernel.numerics(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
+    return _completed(Cells(data, start, length), array, lambda left: text_form.binary_numerics(left, trim))
+
+
+def _is_trimmed(array: pa.Array) -> bool:
+    """A numeric without a precision: zeros at its end say nothing."""
+    return (array.type.precision, array.type.scale) == NUMERIC
 
 
 def _doubles(array: pa.Array, type_: WireType) -> Cells:  # noqa: ARG001

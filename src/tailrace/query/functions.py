@@ -101,6 +101,7 @@ _MACROS: Final = (
     "jsonb_typeof(a) AS lower(replace(json_type(a), 'VARCHAR', 'string'))",
     "jsonb_extract_path_text(a, b) AS json_extract_string(a, b)",
     # What clients ask of a server.
+    "_pg_expandarray(a) AS unnest(list_transform(a, lambda v, i: {'x': v, 'n': i}))",
     "pg_is_in_recovery() AS true",
     "pg_get_expr(a, b) AS a, (a, b, c) AS a",
     "pg_get_viewdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",

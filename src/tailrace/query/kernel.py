@@ -237,8 +237,8 @@ def floats(values: Doubles, valid: Bytes, out: Bytes, start: Longs, length: Long
                 break
 
 
-@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, OUT, LONGS, LONGS))
-def numerics(words: Longs, valid: Bytes, scale: int, out: Bytes, start: Longs, length: Longs) -> None:
+@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, FLAG, OUT, LONGS, LONGS))
+def numerics(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, start: Longs, length: Longs) -> None:
     """PostgreSQL's binary numeric: digits to the base of 10,000, aligned at the point. Up to 16 decimals, 64 bits."""
     groups = (scale + 3) // 4
     for row in range(len(valid)):
@@ -265,13 +265,19 @@ def numerics(words: Longs, valid: Bytes, scale: int, out: Bytes, start: Longs, l
             out[at], out[at + 1] = digit >> 8, digit & 255
             whole //= 10000
             weight += 1
+        shown = scale
+        if trim:
+            rest = abs(value)
+            while shown > 0 and rest % 10 == 0:
+                rest //= 10
+                shown -= 1
         count = (end - at) // 2
         sign = 64 if value < 0 else 0
         at -= 8
         out[at], out[at + 1] = count >> 8, count & 255
         out[at + 2], out[at + 3] = (weight >> 8) & 255, weight & 255
         out[at + 4], out[at + 5] = sign, 0
-        out[at + 6], out[at + 7] = scale >> 8, scale & 255
+        out[at + 6], out[at + 7] = shown >> 8, shown & 255
         start[row], length[row] = at, end - at
 
 

@@ -98,6 +98,8 @@ def _name(item: list[Token]) -> str | None:
             return "?column?"
         is_path = all((t.word == ".") == bool(n % 2) for n, t in enumerate(item))
         return item[-1].name if is_path else None
+    if len(item) > 3 and item[0].name is not None and item[1].word == "[" and item[-1].word == "]" and item[0].word != "array":
+        return item[0].name
     if item[0].word == "array" and item[-1].word == "]":
         return "array"
     if item[0].word == "case":

@@ -18,10 +18,9 @@ from tailrace.query.shape import STORED
 _AS_TEXT: Final = frozenset((114, 142, 1042, 1043))
 """json, xml, char(n), varchar: their binary form is their text."""
 _ONLY_AS_TEXT: Final = frozenset(
-    (3802, 869, 650, 829, 774, 1266, 1560, 1562, 600, 3904, 3906, 3908, 3910, 3912, 3926, 1007, 1016, 1005, 1009, 1015, 1000,
-     1021, 1022, 1231, 1182, 1115, 1185, 2951, 199, 3807)
-)  # fmt: skip
-"""jsonb, inet, cidr, macaddr, timetz, bit, point, ranges, arrays: their binary form is another."""
+    (3802, 869, 650, 829, 774, 1266, 1560, 1562, 3904, 3906, 3908, 3910, 3912, 3926)
+)
+"""jsonb, inet, cidr, macaddr, timetz, bit, ranges: their binary form is another."""
 
 
 def resolved(

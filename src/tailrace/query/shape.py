@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace import types
-from tailrace.change import Column, Relation
+from tailrace.change import Column, Relation, Type
 from tailrace.query.history import Metadata
 from tailrace.query.lake import Table
 
@@ -20,6 +20,21 @@ NUMERIC: Final = (38, 10)
 two of them still has 18."""
 STORED: Final = "$stored"
 
+_ITEM: Final = r'"(?:[^"\\]|\\.)*"|[^,{}"]+'
+_ELEMENTS: Final = {
+    "bool": "BOOLEAN",
+    "int2": "SMALLINT",
+    "int4": "INTEGER",
+    "int8": "BIGINT",
+    "float4": "FLOAT",
+    "float8": "DOUBLE",
+    "text": "VARCHAR",
+    "varchar": "VARCHAR",
+    "uuid": "UUID",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
 _NOT_FINITE: Final = "('NaN', 'Infinity', '-Infinity')"
 _ICEBERG: Final = {
     "boolean": "BOOLEAN",
@@ -92,9 +107,25 @@ def _column(name: str, stored: Any, column: Column | None, special: str | None) 
         # PostgreSQL compares char(n) without the blanks at its end; they come back when the column itself is told.
         shown = f"rtrim({own}, ' ')"
     elif special is not None and stored in ("date", "timestamp", "timestamptz"):
-        text = f"replace({quoted(special)}[{literal(name)}], ' BC', ' (BC)')"
+        # DuckDB writes BC after the day.
+        text = f"regexp_replace({quoted(special)}[{literal(name)}], '^(\\S+)(.*) BC$', '\\1 (BC)\\2')"
         shown = f"coalesce({own}, TRY_CAST({text} AS {_ICEBERG[stored]}))"
+    elif stored == "string" and type_.element is not None:
+        shown = _array(own, name, type_.element)
     return shown if shown == own else f"{shown} AS {own}"
+
+
+def _array(own: str, name: str, element: Type) -> str:
+    """PostgreSQL's text of an array as a list: of one dimension, counted from 1, of elements that DuckDB has."""
+    base, _ = types.base(element, -1)
+    if base.schema != "pg_catalog" or base.name not in _ELEMENTS:
+        return own
+    items = f"regexp_extract_all({own}, {literal(_ITEM)})"
+    plain = "regexp_replace(i[2:-2], '\\\\(.)', '\\1', 'g')"
+    read = f"CASE WHEN i = 'NULL' THEN NULL WHEN i[1] = '\"' THEN {plain} ELSE i END"
+    listed = f"CAST(list_transform({items}, lambda i: {read}) AS {_ELEMENTS[base.name]}[])"
+    told = f"{name} holds an array of several dimensions, or one that is not counted from 1: read it from the table with {STORED}"
+    return f"CASE WHEN {own} LIKE '{{%' AND {own} NOT LIKE '{{{{%' THEN {listed} WHEN {own} IS NOT NULL THEN error({literal(told)}) END"
 
 
 def _duckdb(stored: Any) -> str:

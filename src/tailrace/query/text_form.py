@@ -52,8 +52,8 @@ def decimals(array: pa.Array, trim: bool) -> list[bytes]:
     return [(text.rstrip("0").rstrip(".") if trim and "." in text else text).encode() for text in texts]
 
 
-def binary_numerics(array: pa.Array) -> list[bytes]:
-    return [binary_numeric(value) for value in array.to_pylist()]
+def binary_numerics(array: pa.Array, trim: bool) -> list[bytes]:
+    return [binary_numeric(Decimal(text.decode())) for text in decimals(array, trim)]
 
 
 def binary_numeric(value: Decimal) -> bytes:

@@ -48,7 +48,7 @@ class Context:
 
 def translate(tokens: Sequence[Token], context: Context) -> str:
     found = list(tokens)
-    for rule in (_parameters, _system_names, _operators_and_collations, _constants, _paths, _formats, _casts, _set_functions):
+    for rule in (_parameters, _system_names, _operators_and_collations, _constants, _paths, _formats, _any, _casts, _set_functions):
         found = rule(found, context)
     return joined(found)
 
@@ -91,7 +91,10 @@ def _system_names(tokens: list[Token], context: Context) -> list[Token]:
         token = tokens[at]
         follows = _next(tokens, at)
         is_prefix = _word(tokens, follows) == "." and _word(tokens, _before(tokens, at)) != "."
-        if (is_prefix and token.name == "pg_catalog") or (is_prefix and token.name == context.database and _is_catalog(tokens, at)):
+        is_dropped = token.name == "pg_catalog" or (token.name == context.database and _is_catalog(tokens, at))
+        if token.name == "information_schema" and _word(tokens, _next(tokens, _next(tokens, follows))) == "(":
+            is_dropped = True  # one of its functions
+        if is_prefix and is_dropped:
             at = _next(tokens, follows)
         elif is_prefix and token.name == "information_schema":
             out.append(_raw(context.information_schema()))
@@ -249,6 +252,23 @@ def _closing(tokens: Sequence[Token], at: int) -> int:
     return len(tokens) - 1
 
 
+def _any(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`= ANY('{1,2}')` with a list in place of the text."""
+    out = list(tokens)
+    for at, token in enumerate(tokens):
+        if token.word not in ("any", "all", "some") or _word(tokens, _next(tokens, at)) != "(":
+            continue
+        place = _next(tokens, _next(tokens, at))
+        while _word(tokens, place) == "(":
+            place = _next(tokens, place)
+        text = _string(tokens, place)
+        if text is not None and text.startswith("{") and _word(tokens, _next(tokens, place)) == ")":
+            items = array_literal(text)
+            is_number = all(item.strip(" '").lstrip("-").isdecimal() for item in items[1:-1].split(","))
+            out[place] = _raw(items.replace("'", "") if is_number else items)
+    return out
+
+
 def _operand(tokens: Sequence[Token], end: int) -> int:
     """Where the expression begins that ends at this place, and that a `::` after it would cast."""
     at = end
@@ -327,6 +347,9 @@ def _registered(out: list[Token], kind: str, context: Context) -> None:
     end = _last(out)
     kind = kind.removesuffix("edure")
     text = _string(out, end)
+    if text is not None and kind == "regproc":
+        out[end:] = [_raw(literal(text.rpartition(".")[2]))]  # the catalogues name functions, which have no oid here
+        return
     if text is not None:
         oid = int(text) if text.isdecimal() else context.oid(kind, text)
         if oid is None:

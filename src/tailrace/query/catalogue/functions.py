@@ -50,7 +50,7 @@ _MACROS: Final = (
     f"regtype_name(o) AS coalesce({_looked_up('_types')}, {_NAME})",
     f"regnamespace_name(o) AS coalesce({_looked_up('_schemas')}, {_NAME})",
     f"regrole_name(o) AS coalesce({_looked_up('_roles')}, {_NAME})",
-    f"regproc_name(o) AS {_NAME}",
+    "regproc_name(o) AS o::VARCHAR",
 )
 
 NAMES: Final = frozenset(macro.partition("(")[0] for macro in _MACROS)
