@@ -39,6 +39,9 @@ class Columns:
             self._drop_identifiers(update)
         for name in change.dropped:
             self._drop(update, name, relation)
+        for addition in change.added:
+            if addition.column.name in self._shape.others:
+                self._set_aside(update, addition.column.name)
         for name, kind in change.widened:
             update.updateColumn(name, self._type(kind))
         for name, told in change.documented:
@@ -77,8 +80,11 @@ class Columns:
         if self._kind == "mirror":
             update.deleteColumn(name)
         elif any(column.name == name for column in relation.columns):
-            taken = {*self._shape.others, *(field.name for field in self._shape.fields)}
-            update.renameColumn(name, next(f"{name}~{n}" for n in range(1, 1 << 16) if f"{name}~{n}" not in taken))
+            self._set_aside(update, name)
+
+    def _set_aside(self, update: Any, name: str) -> None:
+        taken = {*self._shape.others, *(field.name for field in self._shape.fields)}
+        update.renameColumn(name, next(f"{name}~{n}" for n in range(1, 1 << 16) if f"{name}~{n}" not in taken))
 
     def _is_same_key(self, relation: Relation, change: Evolution) -> bool:
         """Iceberg knows identifier fields by their ids: another name changes nothing."""

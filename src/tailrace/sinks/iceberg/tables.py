@@ -35,7 +35,9 @@ class Tables:
             self._known[named.oid, named.kind] = table
 
     def begin_load(self, load: Load, kind: Kind) -> None:
-        """The table, without rows if it is a mirror."""
+        """A mirror without rows; a changelog as it is."""
+        if kind == "changelog" and (load.relation.oid, kind) in self._known:
+            return
         staged = Staged(Effect(load.relation, load.target, "", "", is_load=True))
         table = self.ready(staged, kind, rows_stay=False)
         if kind == "mirror":
@@ -86,11 +88,13 @@ class Tables:
 
     def _found(self, relation: Relation, target: tuple[str, str], kind: Kind) -> LakeTable | None:
         """One that is in the catalog though no point names it: made by a step that did not end, or before a rewind."""
-        table = LakeTable.open(self._lake, target, kind)
-        if table is not None and table.oid != relation.oid:
-            self._known[table.oid, kind] = table
-            return None
-        return table
+        for name in (target, aside(target, relation.oid)):
+            table = LakeTable.open(self._lake, name, kind)
+            if table is not None and table.oid == relation.oid:
+                return table
+            if table is not None:
+                self._known.setdefault((table.oid, kind), table)
+        return None
 
     def _clear_the_way(self, relation: Relation, target: tuple[str, str]) -> None:
         """A table of ours that has this name was renamed at the source, or dropped: no change of it has told us."""
