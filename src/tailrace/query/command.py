@@ -233,7 +233,8 @@ def _copy_options(found: Sequence[Token]) -> dict[str, object]:
     at = 0
     while at < len(plain):
         name = plain[at].word
-        value = plain[at + 1] if at + 1 < len(plain) and plain[at + 1].word not in names else None
+        follows = plain[at + 1] if at + 1 < len(plain) else None
+        value = follows if follows is not None and (name == "format" or follows.word not in names) else None
         if name not in names:
             raise Failure("42601", f'option "{plain[at].text}" not recognized')
         if name in ("csv", "binary"):

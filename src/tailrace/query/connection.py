@@ -252,6 +252,9 @@ class Connection:
             fields = self._session.described(prepared.statement, types) if prepared.statement else None
             self._send(wire.NO_DATA if fields is None else wire.row_description(fields))
             return
+        if name not in self._portals and name in self._session.cursors:  # one that was declared is a portal, too
+            self._send(wire.row_description(self._session.cursors[name].fields))
+            return
         portal = self._portal(name)
         answer = self._started(portal)
         if isinstance(answer, Rows):

@@ -17,6 +17,7 @@ _KNOWN: Final[dict[str, tuple[str, str, tuple[str, ...] | None]]] = {
     "client_encoding": ("client_encoding", "UTF8", ("utf8", "utf-8", "unicode", "sql_ascii")),
     "client_min_messages": ("client_min_messages", "notice", None),
     "datestyle": ("DateStyle", "ISO, MDY", ("iso", "iso, mdy", "iso, dmy", "iso, ymd", "mdy", "dmy", "ymd")),
+    "default_table_access_method": ("default_table_access_method", "heap", None),
     "default_transaction_isolation": ("default_transaction_isolation", "repeatable read", None),
     "default_transaction_read_only": ("default_transaction_read_only", "on", None),
     "extra_float_digits": ("extra_float_digits", "1", None),

@@ -16,6 +16,13 @@ from tailrace.query.functions import strftime
 from tailrace.query.lexer import Kind, Token, joined
 from tailrace.query.shape import NUMERIC, literal
 
+# With any number of arguments, which no macro has.
+_RENAMED: Final = {
+    "json_build_object": "json_object",
+    "jsonb_build_object": "json_object",
+    "json_build_array": "json_array",
+    "jsonb_build_array": "json_array",
+}
 _REG: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
 # PostgreSQL's name → DuckDB's, where DuckDB has the same name for another type.
 _TYPES: Final = {
@@ -166,7 +173,10 @@ def _constants(tokens: list[Token], context: Context) -> list[Token]:
                 out.append(_raw(context.constants[word]()))
                 at += 1
                 continue
-        if word == "current_setting" and is_call and (name := tokens[closes].string) is not None:
+        if word in _RENAMED and is_call:
+            out.append(Token(Kind.WORD, _RENAMED[word]))
+            at += 1
+        elif word == "current_setting" and is_call and (name := _string(tokens, closes)) is not None:
             value = context.setting(name)
             out.append(_raw("NULL" if value is None else literal(value)))
             at = _closing(tokens, opens) + 1
@@ -313,12 +323,32 @@ def _casts(tokens: list[Token], context: Context) -> list[Token]:
             _registered(out, tokens[name].word, context)
             at = name + 1
             continue
+        if not is_double_colon and _word(tokens, name) in _REG:
+            opens = _opening(out)
+            text = _string(out, _last(out)) if opens == _before(out, _last(out)) else None
+            if text is None:
+                out[_before(out, opens)] = _raw(f"{tokens[name].word.removesuffix('edure')}_name")
+            else:
+                _registered(out, tokens[name].word, context)
+                out[_before(out, opens)] = _raw("")
+            at = name + 1
+            continue
         if is_double_colon and out and (items := _array(tokens, name, out)) is not None:
             out[_last(out)] = _raw(items)
         out.append(token)
         out.extend(tokens[at + 1 : name])
         at = _type(tokens, name, out)
     return out
+
+
+def _opening(out: Sequence[Token]) -> int:
+    """The bracket that is open where this ends."""
+    depth = 1
+    at = len(out)
+    while depth and at > 0:
+        at -= 1
+        depth += {")": 1, "(": -1}.get(out[at].word, 0)
+    return at
 
 
 def _last(out: Sequence[Token]) -> int:

@@ -31,10 +31,10 @@ _TYPE: Final = f"""CASE WHEN _text LIKE 'time% time zone' THEN regexp_replace(_t
 
 
 def _looked_up(helper: str, expression: str = "_text", also: str = "") -> str:
-    return f"(SELECT {expression} FROM {{c}}.{helper} WHERE _oid = o{also})"  # noqa: S608
+    return f"(SELECT {expression} FROM {{c}}.{helper} WHERE _oid = TRY_CAST(o AS BIGINT){also})"  # noqa: S608
 
 
-_NAME: Final = "CASE WHEN o = 0 THEN '-' ELSE o::VARCHAR END"
+_NAME: Final = "CASE WHEN o::VARCHAR = '0' THEN '-' ELSE o::VARCHAR END"
 _MACROS: Final = (
     f"format_type(o, m) AS coalesce({_looked_up('_types', _TYPE)}, CASE WHEN o IS NOT NULL THEN '???' END)",
     f"pg_get_userbyid(o) AS coalesce({_looked_up('_roles')}, 'unknown (OID=' || o || ')')",
