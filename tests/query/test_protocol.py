@@ -1,17 +1,202 @@
-"""The protocol, as a driver speaks it."""
+"""The protocol, as drivers speak it: simple and extended, text and binary, portals, COPY, transactions, errors."""
 
 from __future__ import annotations
 
+import struct
+import threading
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import psutil
+import psycopg
+import pytest
+
+from tailrace.embedded.process import wait_until
 from tests.query.conftest import Served
+from tests.query.raw import Raw
 
 
-def test_simple(served: Served) -> None:
-    with served.connect() as c:
-        print(c.execute("select 1 as x", prepare=False).fetchall())
-        print(c.execute("select * from public.customers order by id limit 3").fetchall())
-        print(c.execute("select id, customer, amount, status from orders where id = %s", [5]).fetchall())
-        print(
-            c.execute(
-                "select count(*) from orders o join customers c on c.id = o.customer where c.name like %s", ["%1%"]
-            ).fetchone()
-        )
+@pytest.mark.parametrize("prepare", [False, True], ids=["unnamed", "prepared"])
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+def test_parameters_and_results_of_common_types(served: Served, prepare: bool, binary: bool) -> None:
+    given: list[Any] = [
+        7, -(2**40), 2.5, "it's \\ $1 ☃", True, None, b"\x00\xff", date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4),
+        datetime(2024, 2, 29, 1, 2, 3, 4, UTC), time(1, 2, 3), timedelta(days=-3, seconds=5), Decimal("-12.340"),
+        UUID(int=5), [1, 2, 3], ["a,b", None, '"'],
+    ]  # fmt: skip
+    marks = [
+        "%s::int8", "%s::int8", "%s::float8", "%s::text", "%s::bool", "%s::text", "%s::bytea", "%s::date",
+        "%s::timestamp", "%s::timestamptz", "%s::time", "%s::interval", "%s::numeric(10,3)", "%s::uuid", "%s::int4[]",
+        "%s::text[]",
+    ]  # fmt: skip
+    with served.connect() as connection, connection.cursor(binary=binary) as cursor:
+        for _ in range(2):
+            found = cursor.execute(f"SELECT {', '.join(marks)}".encode(), given, prepare=prepare).fetchone()
+            assert found == tuple(given)
+
+
+def test_binary_parameters(served: Served) -> None:
+    with served.connect() as connection:
+        query = "SELECT id FROM orders WHERE id = %b AND amount = %b AND placed_at < %b"
+        row = served.database.rows("SELECT id, amount FROM orders WHERE id = 17")[0]
+        found = connection.execute(query, [*row, datetime(2030, 1, 1, tzinfo=UTC)]).fetchall()
+        assert found == [(17,)]
+
+
+def test_a_statement_is_described_before_it_is_bound(served: Served) -> None:
+    with Raw(served.server.port) as client:
+        client.start()
+        query = b"SELECT id, amount, note FROM orders WHERE id = $1 AND note LIKE $2 LIMIT $3"
+        client.send(b"P", b"s\0" + query + b"\0" + struct.pack("!h", 0))
+        client.send(b"D", b"Ss\0")
+        client.send(b"S")
+        told = dict(client.until(b"Z"))
+    assert struct.unpack("!h3I", told[b"t"]) == (3, 20, 25, 20)
+    parts = [part.split(b"\0", 1) for part in (told[b"T"][2:24], told[b"T"][23:49])]
+    assert [(name, struct.unpack("!I", rest[6:10])[0]) for name, rest in parts] == [(b"id", 20), (b"amount", 1700)]
+
+
+def test_a_portal_gives_rows_in_portions_while_other_statements_run(served: Served) -> None:
+    with served.connect(autocommit=False) as connection:
+        with connection.cursor("portion") as cursor:
+            cursor.itersize = 7
+            cursor.execute("SELECT id FROM orders ORDER BY id")
+            assert [row[0] for row in cursor.fetchmany(3)] == [1, 2, 3]
+            assert connection.execute("SELECT count(*) FROM customers").fetchone() == (40,)
+            assert [row[0] for row in cursor] == list(range(4, 501))
+
+
+def test_several_statements_in_one_message(served: Served) -> None:
+    with served.connect() as connection:
+        cursor = connection.execute("SELECT 1; SET application_name = 'x'; SELECT 2 AS b")
+        assert cursor.fetchall() == [(1,)]
+        assert cursor.nextset()
+        assert cursor.nextset()
+        assert cursor.fetchall() == [(2,)]
+        assert connection.info.parameter_status("application_name") == "x"
+
+
+def test_a_pipeline_goes_on_after_an_error_with_the_next_sync(served: Served) -> None:
+    with served.connect() as connection:
+        with pytest.raises(psycopg.errors.UndefinedTable), connection.pipeline() as pipeline:
+            connection.execute("SELECT * FROM nowhere")
+            pipeline.sync()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("how", ["", "(FORMAT csv, HEADER)", "(FORMAT csv, DELIMITER ';', NULL 'nil')", "CSV", "(FORMAT binary)"])
+@pytest.mark.parametrize("what", ["kinds", "orders (id, note, placed_at)", "(SELECT id, name FROM customers ORDER BY id)"])
+def test_copy_gives_what_postgresql_gives(served: Served, what: str, how: str) -> None:
+    if what == "kinds":  # but for what the lake holds otherwise
+        what = "(SELECT id, b, i4, i8, f4, f8, n2, t, v, ch, bin, u, d, ts, tz, ti, iv FROM kinds ORDER BY id)"
+        if "binary" in how:
+            what = what.replace("i4, i8", "i4, i8").replace("n2, ", "")
+    elif "orders" in what:
+        what = "(SELECT id, note, placed_at FROM orders ORDER BY id)"
+    statement = f"COPY {what} TO STDOUT {how}".encode()
+    with served.connect() as connection, served.database.connect() as source:
+        source.execute("SET timezone = 'UTC'")
+        with connection.cursor().copy(statement) as ours, source.cursor().copy(statement) as theirs:
+            assert b"".join(bytes(piece) for piece in ours) == b"".join(bytes(piece) for piece in theirs)
+
+
+def test_copy_of_a_table_with_columns(served: Served) -> None:
+    with served.connect() as connection, connection.cursor().copy("COPY customers (name, id) TO STDOUT") as copy:
+        assert sorted(copy.rows())[0] == ("Customer 1", "1")
+
+
+def test_a_block_stays_failed_until_it_ends(served: Served) -> None:
+    with served.connect(autocommit=False) as connection:
+        with pytest.raises(psycopg.errors.UndefinedColumn):
+            connection.execute("SELECT nothing FROM orders")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("SELECT 1")
+        connection.rollback()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("query", "sqlstate"),
+    [
+        ("SELEC 1", "42601"),
+        ("SELECT 'open", "42601"),
+        ("SELECT * FROM nowhere", "42P01"),
+        ("SELECT * FROM nowhere.orders", "42P01"),
+        ("SELECT nothing FROM orders", "42703"),
+        ("SELECT nothing(1)", "42883"),
+        ("SELECT 'x'::int", "22P02"),
+        ("SELECT 'x'::nothing", "42704"),
+        ("SELECT 'nowhere'::regclass", "42P01"),
+        ("SELECT id, count(*) FROM orders", "42803"),
+        ("SELECT a.id FROM orders a, orders b WHERE id = 1", "42702"),
+        ("SELECT 2147483647::int4 + 1::int4", "22003"),
+        ("SELECT '2024-13-01'::date", "22008"),
+        ("SET nothing = 1", "42704"),
+        ("SHOW nothing", "42704"),
+        ("SET tailrace.as_of = 'yesterday'", "22023"),
+        ("FETCH 1 FROM nothing", "34000"),
+    ],
+)
+def test_errors_have_the_sqlstate_of_postgresql(served: Served, query: str, sqlstate: str) -> None:
+    with served.connect() as connection:
+        with pytest.raises(psycopg.Error) as caught:
+            connection.execute(query.encode())
+        assert caught.value.sqlstate == sqlstate
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_cancel(served: Served) -> None:
+    with served.connect() as connection:
+        query = "SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3"
+        threading.Timer(0.3, connection.cancel_safe).start()
+        with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+            connection.execute(query)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_statement_ends_when_its_time_is_up(served: Served) -> None:
+    with served.connect(options="-c statement_timeout=200ms") as connection:
+        with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+            connection.execute("SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3")
+        connection.execute("SET statement_timeout = '1h'")  # more than the server allows is what it allows
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_client_that_goes_away_leaves_no_statement_behind(served: Served) -> None:
+    connection = served.connect()
+    connection.pgconn.send_query(b"SELECT count(*) FROM range(100000000000) a(x) WHERE x % 7 = 3")
+    before = len(served.server.clients)
+    assert wait_until(lambda: any(client.session.is_busy for client in served.server.clients), 10)
+    connection.close()
+    assert wait_until(lambda: len(served.server.clients) == before - 1, 10)
+
+
+def test_a_client_that_reads_nothing_costs_no_memory(served: Served) -> None:
+    with Raw(served.server.port) as client:
+        client.start()
+        before = psutil.Process().memory_info().rss
+        # 16 GB, if it were gathered.
+        client.send(b"Q", b"SELECT repeat('x', 1600) FROM range(10000000)\0")
+        assert client.message()[0] == b"T"
+        assert psutil.Process().memory_info().rss - before < 500 << 20
+        threading.Event().wait(0.3)
+        assert psutil.Process().memory_info().rss - before < 500 << 20
+    assert wait_until(lambda: not any(client.session.is_busy for client in served.server.clients), 10)
+
+
+def test_connections_at_once(served: Served) -> None:
+    found: list[Any] = []
+
+    def ask(number: int) -> None:
+        with served.connect() as connection:
+            for _ in range(5):
+                found.append(connection.execute("SELECT count(*) + %s FROM orders", [number]).fetchone() == (500 + number,))
+
+    threads = [threading.Thread(target=ask, args=[n]) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 60

@@ -280,15 +280,15 @@ def _fetch(found: Sequence[Token]) -> Fetch:
 
 
 def _explain(tokens: Sequence[Token]) -> Explain:
-    at = next(n for n, t in enumerate(tokens) if t.word == "explain") + 1
+    """The options, old or in brackets; then whatever is to be explained."""
+    found = [n for n, t in enumerate(tokens) if t.kind is not Kind.SPACE][1:]
     is_analyze = False
     depth = 0
-    while at < len(tokens):
-        token = tokens[at]
-        depth += {"(": 1, ")": -1}.get(token.word, 0)
-        if token.word == "analyze":
-            is_analyze = True
-        elif depth == 0 and token.word in ("select", "with", "values", "table", "from"):
-            break
-        at += 1
-    return Explain(tokens[at:], is_analyze)
+    for n in found:
+        word = tokens[n].word
+        is_option = depth > 0 or word in ("analyze", "verbose") or (word == "(" and n == found[0])
+        if not is_option or (n != found[0] and word == "(" and depth == 0):
+            return Explain(tokens[n:], is_analyze)
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        is_analyze = is_analyze or word == "analyze"
+    raise Failure("42601", "syntax error at end of input")

@@ -70,7 +70,7 @@ def _needs_care(copy: Copy, array: pa.Array) -> bool:
     letters = re.escape(copy.delimiter) + (
         r"\\\x08\f\n\r\t\v" if copy.format == "text" else re.escape(copy.quote) + r"\n\r"
     )
-    pattern = f"[{letters}]" if copy.format == "text" else f"[{letters}]|^$|^\\\\\\.$|^{re.escape(copy.null)}$"
+    pattern = f"[{letters}]" if copy.format == "text" else f"[{letters}]|^\\\\\\.$|^{re.escape(copy.null)}$"
     return bool(pc.any(pc.match_substring_regex(array, pattern)).as_py())
 
 
@@ -81,7 +81,7 @@ def _made_safe(copy: Copy, found: Cells) -> Cells:
 
 def _quoted(value: bytes, copy: Copy) -> bytes:
     quote, delimiter = copy.quote.encode(), copy.delimiter.encode()
-    needs = value in (b"", b"\\.", copy.null.encode()) or any(c in value for c in (quote, delimiter, b"\n", b"\r"))
+    needs = value in (b"\\.", copy.null.encode()) or any(c in value for c in (quote, delimiter, b"\n", b"\r"))
     return quote + value.replace(quote, quote * 2) + quote if needs else value
 
 

@@ -40,6 +40,7 @@ _BY_WORDS: Final = (
     (r"Binder Error: .*(aggregate|GROUP BY)", "42803"),
     (r"Binder Error: Duplicate alias", "42712"),
     (r"Binder Error: (Cannot compare|Cannot mix|Could not choose)", "42804"),
+    (r"Conversion Error: .*(date|timestamp|time) field value out of range", "22008"),
     (r"Conversion Error: .*(timestamp|date|time field)", "22007"),
     (r"Conversion Error: .*(out of range|out of its range|overflow)", "22003"),
     (r"Out of Range Error: .*[Oo]verflow", "22003"),

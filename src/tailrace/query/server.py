@@ -35,7 +35,7 @@ _WATCH_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
-class _Client:
+class Client:
     socket: socket.socket
     session: Session
     secret: int
@@ -51,8 +51,8 @@ class Server:
         self._verifiers = {name: Verifier.of(text) for name, text in settings.users.items()}
         self._pepper = secrets.token_bytes(32)
         self.lake = Lake(Store.open(options.warehouse, options.options), sink, options.root)
-        self._engine = Engine(options, settings, self.lake)
-        self._clients: dict[int, _Client] = {}
+        self.engine = Engine(options, settings, self.lake)
+        self._clients: dict[int, Client] = {}
         self._lock = threading.Lock()
         self._process = 0
         self._waiting = 0
@@ -68,7 +68,7 @@ class Server:
             self._listener.bind((self._settings.host, self._settings.port))
         except OSError as error:
             self._listener.close()
-            self._engine.close()
+            self.engine.close()
             address = f"{self._settings.host}:{self._settings.port}"
             raise ConfigError(f"cannot listen on {address}: {error.strerror}", "choose another --port") from None
         self._listener.listen(128)
@@ -80,6 +80,12 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def clients(self) -> list[Client]:
+        """Those that were let in."""
+        with self._lock:
+            return list(self._clients.values())
 
     @property
     def port(self) -> int:
@@ -105,7 +111,7 @@ class Server:
         for client in clients:
             with contextlib.suppress(OSError):
                 client.socket.shutdown(socket.SHUT_RDWR)
-        self._engine.close()
+        self.engine.close()
 
     def _start(self, target: object, name: str, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)  # type: ignore[arg-type]
@@ -132,9 +138,7 @@ class Server:
     def _watch(self) -> None:
         """Statements that take too long, and those whose client is gone."""
         while not self._over.wait(_WATCH_SECONDS):
-            with self._lock:
-                clients = list(self._clients.values())
-            for client in clients:
+            for client in self.clients:
                 client.session.check_time()
                 if client.session.is_busy and _is_gone(client.socket):
                     client.session.cancel("the client is gone")
@@ -236,8 +240,8 @@ class Server:
             self._process += 1
             process, secret = self._process, secrets.randbits(32)
             most = self._settings.statement_timeout_s
-            session = Session(self._engine, self.lake, user, database, most, process)
-            self._clients[process] = _Client(sock, session, secret)
+            session = Session(self.engine, self.lake, user, database, most, process)
+            self._clients[process] = Client(sock, session, secret)
         _apply(session, parameters)
         told = [wire.parameter_status(session.settings.told(n), session.settings.get(n) or "") for n in REPORTED]
         sock.sendall(b"".join(told) + wire.key_data(process, secret))

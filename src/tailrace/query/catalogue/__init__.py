@@ -106,6 +106,7 @@ class Catalogue:
             cursor.execute(f"ATTACH ':memory:' AS {name}")
             cursor.execute(f"CREATE SCHEMA {name}.info")
             cursor.execute(f"SET search_path = '{name}.main,pg.main'")
+            cursor.execute("BEGIN")  # one, as each would cost as much
             for relation in system_relations():
                 place = "info" if relation.schema == "information_schema" else "main"
                 _create(cursor, place, relation.name, relation.columns, rows.get(relation.name, ()))
@@ -113,6 +114,7 @@ class Catalogue:
                 _create(cursor, "main", helper, columns, rows.get(helper, ()))
             for statement in functions.statements(name):
                 cursor.execute(statement)
+            cursor.execute("COMMIT")
         finally:
             cursor.close()
         found = {(r.schema, r.name): r.oid for r in system}
