@@ -137,6 +137,10 @@ class Stepper:
         """The next that there is to deliver, if there is anything: its first transactions."""
         return plan.following(self._reader, self.offset(), plan.Limits(1, 1))
 
+    def ahead(self) -> Batch:
+        """As much of it as makes a step."""
+        return plan.following(self._reader, self.offset())
+
     def oldest_undelivered_us(self) -> int | None:
         """When the first change was committed that is not delivered; None when there is none."""
         slices = self.backlog().slices

@@ -73,6 +73,8 @@ class Delivery:
         self._log_end = Lsn(0)
         self._stopping = threading.Event()
         self._again = threading.Event()
+        self._has_ticked = threading.Event()
+        """The query has made its first batch."""
         self._paused = threading.Event()
         self._wish = Wish()
         self._busy = threading.Lock()
@@ -196,6 +198,7 @@ class Delivery:
                 self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
                 self._start_query()
                 self._condition = "running"
+                self._catch_up()
                 self._watch_query()
             except _StoppedError:
                 continue
@@ -242,6 +245,7 @@ class Delivery:
         from tailrace.spark.datasource import register
 
         shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self._has_ticked.clear()
         register(self._spark)
         stream = self._spark.readStream.format("tailrace").option("starting", str(self._stepper.cursor))
         for key, value in self._settings.options.items():
@@ -254,6 +258,21 @@ class Delivery:
             .trigger(processingTime=f"{self._interval_ms} milliseconds")
             .start()
         )
+
+    def _catch_up(self) -> None:
+        """What is in the log already does not wait for the query, which takes a second or two to begin."""
+        while not (self._has_ticked.is_set() or self._again.is_set() or self._paused.is_set()):
+            with self._busy:
+                ahead = self._stepper.ahead()
+                if not ahead.slices:
+                    return
+                self._deliver(ahead.end)
+
+    def _deliver(self, end: Offset) -> None:
+        # Nobody can look while a step is under way, and it may take for ever.
+        self._oldest_us = self._stepper.oldest_undelivered_us()
+        self._stepper.deliver(end)
+        self._oldest_us = None
 
     def _watch_query(self) -> None:
         """Until the query ends, or somebody wants it to. Tables that are due are loaded between its batches."""
@@ -286,16 +305,14 @@ class Delivery:
         there, twice and at length; the query's own ledger, which takes the batch for done, is not kept.
         """
         end = self._end_of(batch_id)
+        self._has_ticked.set()
         while self._broken is None and not self._again.is_set():
             if self._paused.is_set():
                 self._again.wait(0.1)
                 continue
             try:
                 with self._busy:
-                    # Nobody can look while a step is under way, and it may take for ever.
-                    self._oldest_us = self._stepper.oldest_undelivered_us()
-                    self._stepper.deliver(end)
-                    self._oldest_us = None
+                    self._deliver(end)
             except TailraceError as error:
                 if error.retry:
                     self._fail(error)

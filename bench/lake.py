@@ -1,0 +1,344 @@
+"""The lake: a ready log drained into Iceberg, what a change costs as tables grow, and how fresh the answers are.
+
+The baselines are Spark's own: `writeTo().append()` of the same typed rows, and MERGE with matched clauses alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from bench.ready_log import FINISHED, ReadyLog, make
+from bench.replica import INSERTS
+from bench.report import Report
+from bench.throughput import ROW, TABLE
+from tailrace import settings, sinks
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.sinks.iceberg import catalog, point
+from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.spark import register
+from tailrace.spark.delivery.engine import Engine
+from tailrace.spark.session import session
+from tailrace.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LIMIT_S = 600.0
+_ROUNDS = 3
+_COLUMNS = ("id", "customer", "amount", "placed_at", "is_paid", "status", "note")
+_MIXED = f"""
+DO $$ BEGIN FOR i IN 0..499 LOOP
+    INSERT INTO t SELECT {ROW} FROM generate_series(1000001 + i * 500, 1000500 + i * 500) g;
+    UPDATE t SET status = 'sent', amount = amount + 1
+        WHERE id = ANY (ARRAY(SELECT 1 + (i * 300 + g)::bigint * 7919 % 1000000 FROM generate_series(1, 300) g));
+    DELETE FROM t WHERE id BETWEEN i * 200 + 1 AND i * 200 + 200;
+    COMMIT;
+END LOOP; END $$
+"""
+
+
+def run(report: Report) -> None:
+    with _started() as (spark, directory), Postgres(max_wal_size="8GB", checkpoint_timeout="1h") as server:
+        _backlog(report, spark, server, directory)
+        _curve(report, spark, server, directory)
+    _freshness(report)
+
+
+@contextmanager
+def _started() -> Iterator[tuple[SparkSession, Path]]:
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
+        options = IcebergOptions(warehouse=f"file://{name}/plain")
+        (Path(name) / "plain").mkdir()
+        plain = {
+            "spark.sql.catalog.plain": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        } | {f"spark.sql.catalog.plain.{key}": value for key, value in catalog.properties(options).items()}
+        spark = session("bench", packages=catalog.packages(options), settings=plain)
+        try:
+            register(spark)
+            spark.sql("CREATE NAMESPACE plain.public")
+            yield spark, Path(name)
+        finally:
+            spark.stop()
+
+
+def _backlog(report: Report, spark: SparkSession, server: Postgres, directory: Path) -> None:
+    report.title("Lake: a ready log drained into Iceberg")
+    log = make(server, "inserts", str(directory / "log"), [TABLE.format(name="t")], [INSERTS])
+    frame = spark.read.format("tailrace").option("table", "public.t").load(log.store_url).select(*_COLUMNS)
+    frame.write.parquet(str(directory / "typed"))
+    typed = spark.read.parquet(str(directory / "typed"))
+    ours: list[float] = []
+    theirs: list[float] = []
+    for round_ in range(_ROUNDS + 1):
+        lake = directory / f"lake{round_}"
+        ours.append(_deliver(spark, log.store_url, lake))
+        spark.sql("DROP TABLE IF EXISTS plain.public.t")
+        typed.limit(0).writeTo("plain.public.t").tableProperty("format-version", "3").create()
+        began = time.monotonic()
+        typed.writeTo("plain.public.t").append()
+        theirs.append(time.monotonic() - began)
+        _compare(log, lake)
+        if round_ < _ROUNDS:
+            shutil.rmtree(lake)
+    ratio = statistics.median(t / o for t, o in zip(theirs[1:], ours[1:], strict=True))
+    report.section("1M inserts, 1,000 a transaction; median of three rounds after one to warm up")
+    report.line(
+        "Spark's writeTo().append()", f"{1_000_000 / statistics.median(theirs[1:]):,.0f} rows/s", "from Parquet"
+    )
+    report.line("deliver", f"{1_000_000 / statistics.median(ours[1:]):,.0f} rows/s", "from the log; rows compared")
+    report.line("ratio", f"{ratio:.2f}", "want ≥ 0.6", ok=ratio >= 0.6)
+    with log.connect() as connection:
+        connection.execute(_MIXED.encode())
+        connection.execute(f"UPDATE {FINISHED} SET id = 2".encode())
+    _capture_rest(log)
+    seconds = _deliver(spark, log.store_url, lake)
+    _compare(log, lake)
+    report.section("500K mixed over a table of 1M: half inserts, three tenths updates all over it, a fifth deletes")
+    report.line("deliver", f"{500_000 / seconds:,.0f} changes/s", "rows compared")
+    _drop_slots(log)
+
+
+def _drop_slots(log: ReadyLog) -> None:
+    with log.connect() as connection:
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def _capture_rest(log: ReadyLog) -> None:
+    environment = {"TAILRACE_SOURCE_URL": log.server.url_of(log.database), "TAILRACE_STORE_URL": log.store_url}
+    command = [sys.executable, "-m", "tailrace", "capture", "--until-lsn", "current"]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | environment)
+
+
+def _deliver(spark: SparkSession, store_url: str, lake: Path) -> float:
+    """As `tailrace deliver --once` does it, on a session that is there already."""
+    configured = settings.Settings(
+        store=settings.Store(url=store_url),
+        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", "interval_ms": 0},),
+    )
+    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    began = time.monotonic()
+    engine.start()
+    try:
+        delivered = engine.wait(engine.end(), _LIMIT_S)
+        seconds = time.monotonic() - began
+        assert delivered, engine.sinks["lake"].error or "not delivered in time"
+    finally:
+        engine.stop()
+    return seconds
+
+
+_SUMS = (
+    "count(*), sum(id)::numeric, sum(customer)::numeric, sum(amount), min(placed_at)::text, max(placed_at)::text,"
+    " sum(CASE WHEN is_paid THEN id END)::numeric, sum(id * length(status))::numeric, min(note), count(DISTINCT note)"
+)
+
+
+def _compare(log: ReadyLog, lake: Path) -> None:
+    with log.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        told = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
+    found = _engine().execute(f"SELECT {_SUMS} FROM {_scan(lake)}".replace("::numeric", "::decimal(38)")).fetchone()
+    assert told is not None
+    assert found is not None
+    assert [str(v) for v in told] == [str(v) for v in found], "the rows are not the source's"
+
+
+def _engine() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    for name in ("avro", "httpfs", "iceberg"):
+        package = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
+        connection.execute(f"LOAD '{package / f'{name}.duckdb_extension'}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _scan(lake: Path, table: str = "public.t") -> str:
+    found = point.load(Store.open(str(lake)), "lake")
+    assert found is not None
+    named = next(t for t in found.tables if t.name == table)
+    return f"iceberg_scan('{named.metadata}', snapshot_from_id = {named.snapshot})"
+
+
+def _curve(report: Report, spark: SparkSession, server: Postgres, directory: Path) -> None:
+    report.title("Lake: what updates all over a table cost, beside Spark's MERGE of the same (matched clauses alone)")
+    for rows in (1_000_000, 10_000_000):
+        lake, store = directory / f"curve{rows}", str(directory / f"log{rows}")
+        database = f"curve{rows}"
+        fill = f"INSERT INTO t SELECT {ROW} FROM generate_series(1, {rows}) g"
+        log = make(server, database, store, [TABLE.format(name="t")], [fill])
+        _deliver(spark, store, lake)
+        spark.sql("DROP TABLE IF EXISTS plain.public.t")
+        spark.sql(
+            "CREATE TABLE plain.public.t USING iceberg TBLPROPERTIES ('format-version' = '3',"
+            " 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read') AS SELECT * FROM parquet."
+            f"`{lake}/public/t-*/data/*.parquet`"
+        )
+        report.section(f"into {rows:,} rows")
+        for changes in (1_000, 10_000, 100_000):
+            ours = _updates(spark, log, lake, changes, rows)
+            merge = [_merge(spark, changes, rows) for _ in range(2)][-1]
+            report.line(f"{changes:,} updates", f"{ours:.2f} s", f"MERGE {merge:.2f} s; ratio {merge / ours:.1f}")
+        _drop_slots(log)
+
+
+def _updates(spark: SparkSession, log: ReadyLog, lake: Path, changes: int, rows: int) -> float:
+    """The second of two steps in one session: as one that runs for longer has it."""
+    configured = settings.Settings(
+        store=settings.Store(url=log.store_url),
+        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", "interval_ms": 0},),
+    )
+    seconds = []
+    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    engine.start()
+    try:
+        assert engine.wait(engine.end(), _LIMIT_S)
+        for turn in range(2):
+            with log.connect() as connection:
+                connection.execute(
+                    f"UPDATE t SET amount = amount + 1 WHERE id = ANY (ARRAY(SELECT 1 + (g::bigint * 7919 + {turn})"
+                    f" * 104729 % {rows} FROM generate_series(1, {changes}) g))".encode()
+                )
+            engine.sinks["lake"].pause()
+            _capture_rest(log)
+            began = time.monotonic()
+            engine.sinks["lake"].resume()
+            assert engine.wait(engine.end(), _LIMIT_S)
+            seconds.append(time.monotonic() - began)
+    finally:
+        engine.stop()
+    return seconds[-1]
+
+
+def _merge(spark: SparkSession, changes: int, rows: int) -> float:
+    ids = 1 + np.unique(np.random.default_rng(changes).integers(0, rows, changes))
+    spark.createDataFrame(pa.table({"id": ids})).createOrReplaceTempView("changed")
+    began = time.monotonic()
+    spark.sql(
+        "MERGE INTO plain.public.t USING changed ON t.id = changed.id WHEN MATCHED THEN UPDATE SET amount = amount + 1"
+    )
+    return time.monotonic() - began
+
+
+_PER_SECOND = 2_000
+_SECONDS = 60
+_WARMING_S = 20
+
+
+def _freshness(report: Report) -> None:
+    report.title(f"Lake: commit → visible to a query, {_PER_SECOND:,} changes a second")
+    with Postgres() as source, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
+        store, lake = f"{directory}/store", Path(directory) / "lake"
+        with source.connect() as connection:
+            connection.execute(TABLE.format(name="t").encode())
+            connection.execute(f"INSERT INTO t SELECT {ROW} FROM generate_series(1, 100000) g".encode())
+            connection.execute("CREATE TABLE ticks (id serial PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())")
+        environment = {"TAILRACE_SOURCE_URL": source.url, "TAILRACE_STORE_URL": store}
+        capture = subprocess.Popen(
+            [sys.executable, "-m", "tailrace", "capture"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | environment,
+        )
+        try:
+            ages = _watched(source, store, lake)
+        finally:
+            capture.send_signal(signal.SIGTERM)
+            capture.wait(60)
+        cuts = statistics.quantiles(ages, n=100)
+        report.section(f"{_SECONDS} seconds after {_WARMING_S} to warm up")
+        report.line("p50", f"{cuts[49]:.2f} s", "want ≤ 3", ok=cuts[49] <= 3)
+        report.line("p95", f"{cuts[94]:.2f} s")
+
+
+def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
+    store = Store.open(store_url)
+    assert wait_until(lambda: sum(i.key.endswith("meta.json") for i in store.list("snapshots")) == 2, 60)
+    configured = settings.Settings(
+        store=settings.Store(url=store_url),
+        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}"},),
+    )
+    engine = Engine(configured, sinks.configured(configured, {}))
+    engine.start()
+    stop = threading.Event()
+    writers = [threading.Thread(target=work, args=(source, stop)) for work in (_write, _tick)]
+    ages: list[float] = []
+    try:
+        assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["lake"].error
+        for writer in writers:
+            writer.start()
+        time.sleep(_WARMING_S)
+        seen = _newest(lake)
+        until = time.monotonic() + _SECONDS
+        with source.connect() as connection:
+            while time.monotonic() < until:
+                newest = _newest(lake)
+                now = time.time()
+                for (at,) in connection.execute(
+                    "SELECT extract(epoch FROM at)::float8 FROM ticks WHERE id > %s AND id <= %s", [seen, newest]
+                ).fetchall():
+                    ages.append(now - at)
+                seen = newest
+                time.sleep(0.02)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+        engine.stop()
+    return ages
+
+
+def _newest(lake: Path) -> int:
+    row = _engine_once().execute(f"SELECT max(id) FROM {_scan(lake, 'public.ticks')}").fetchone()
+    return int(row[0] or 0) if row else 0
+
+
+_kept: list[duckdb.DuckDBPyConnection] = []
+
+
+def _engine_once() -> duckdb.DuckDBPyConnection:
+    if not _kept:
+        _kept.append(_engine())
+    return _kept[0]
+
+
+def _write(source: Postgres, stop: threading.Event) -> None:
+    """Transactions of ten changes: inserts, updates and deletes."""
+    rng, top, low = random.Random(1), 100_000, 1
+    with source.connect() as connection:
+        due = time.monotonic()
+        while not stop.is_set():
+            some = ", ".join(str(rng.randint(low + 2, top)) for _ in range(3))
+            connection.execute(
+                f"INSERT INTO t SELECT {ROW} FROM generate_series({top + 1}, {top + 5}) g;"
+                f"UPDATE t SET amount = amount + 1 WHERE id IN ({some});"
+                f"DELETE FROM t WHERE id BETWEEN {low} AND {low + 1}".encode()
+            )
+            top, low = top + 5, low + 2
+            due += 10 / _PER_SECOND
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _tick(source: Postgres, stop: threading.Event) -> None:
+    with source.connect() as connection:
+        while not stop.wait(0.05):
+            connection.execute("INSERT INTO ticks DEFAULT VALUES")
