@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,9 @@ class Made:
         write = table.append if table.current_snapshot() is None else table.overwrite
         write(rows, snapshot_properties=held.summary())
         snapshot = table.current_snapshot()
+        since = self.tables[name].since if name in self.tables else self.cursor
         self.tables[name] = PointTable(
-            relation.schema, relation.name, kind, relation.oid, Lsn(0), relation.digest,
+            relation.schema, relation.name, kind, relation.oid, since, relation.digest,
             table.metadata_location.removeprefix("file://"), snapshot.snapshot_id if snapshot else None,
         )  # fmt: skip
 
@@ -87,6 +88,13 @@ class Made:
         with table.update_schema(allow_incompatible_changes=True) as update:
             update.union_by_name(schema)
         return self.catalog.load_table(name)
+
+    def refresh(self, name: str) -> None:
+        """The same table, with whatever metadata it has now; then the point."""
+        old = self.tables[name]
+        table = self.catalog.load_table((old.schema, old.table))
+        self.tables[name] = replace(old, metadata=table.metadata_location.removeprefix("file://"))
+        self.publish()
 
     def publish(self) -> Point:
         tables = tuple(self.tables.values())

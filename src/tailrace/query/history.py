@@ -98,9 +98,6 @@ class Metadata:
             self._lines[snapshot] = tuple(reversed(line))
         return self._lines[snapshot]
 
-    def has_expired(self, line: Sequence[Snapshot]) -> bool:
-        return bool(line) and line[0].parent is not None
-
     def columns(self, snapshot: int | None) -> Mapping[str, Any]:
         """Column name → Iceberg type, as of that snapshot."""
         of = self.snapshots.get(snapshot) if snapshot is not None else None

@@ -156,18 +156,18 @@ def _newest(point: Point) -> Moment:
 
 def _earlier(newest: Moment, tables: list[tuple[PointTable, Metadata]], as_of: AsOf) -> Moment:
     """Every step ended at one cursor for all tables: of those, the last that counts, and each table's last up to it."""
-    lines = [(table, metadata, metadata.ancestry(table.snapshot)) for table, metadata in tables]
-    held = [snapshot.held for _, _, line in lines for snapshot in line if snapshot.held is not None]
+    lines = [(table, metadata.ancestry(table.snapshot)) for table, metadata in tables]
+    held = [snapshot.held for _, line in lines for snapshot in line if snapshot.held is not None]
     cursor, committed_at = chosen_cursor(held, as_of, newest.cursor)
     found: dict[tuple[str, str], Table] = {}
     absent: dict[tuple[str, str], str] = {}
-    for table, metadata, line in lines:
+    for table, line in lines:
         name = (table.schema, table.table)
         until = [s for s in line if s.held is not None and s.held.cursor <= cursor]
         if until:
             assert until[-1].held is not None
             found[name] = _table(table, until[-1].id, until[-1].held.relation or table.relation)
-        elif metadata.has_expired(line):
+        elif line and (line[0].parent is not None or table.since <= cursor):
             absent[name] = f"the history of {table.name} before {line[0].told} has expired"
         else:
             first = f"its first snapshot is of {line[0].told}" if line else "it never had a snapshot"

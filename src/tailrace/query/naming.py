@@ -80,17 +80,13 @@ def _name(item: list[Token]) -> str | None:
     """None where the name that DuckDB gives is right."""
     if len(item) > 1 and item[-2].word == "as":
         return None
-    casts = _last(item, "::")
-    if casts is not None:
-        inner = (
-            _name(item[:casts])
-            if len(item[:casts]) > 1
-            else (item[0].name if item[0].kind is not Kind.STRING else "?column?")
-        )
-        if inner is not None and inner != "?column?":
-            return inner
-        type_ = item[casts + 1].name or ""
-        return _TYPES.get(type_, type_)
+    if (cast := _last(item, "::")) is not None:
+        inner = item[:cast]
+        while (earlier := _last(inner, "::")) is not None:
+            inner = inner[:earlier]
+        name = _name(inner) if inner[0].kind is not Kind.STRING else "?column?"
+        type_ = item[cast + 1].name or ""
+        return _TYPES.get(type_, type_) if name in (None, "?column?") else name
     if item[0].name is not None and all(t.name is not None or t.word == "." for t in item):
         if len(item) == 1 and item[0].word in _CONSTANTS:
             return item[0].word

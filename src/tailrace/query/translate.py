@@ -321,6 +321,10 @@ def _casts(tokens: list[Token], context: Context) -> list[Token]:
         name = _next(tokens, at)
         if is_double_colon and _word(tokens, name) in _REG:
             _registered(out, tokens[name].word, context)
+            again = _next(tokens, name)
+            if _word(tokens, again) == "::" and _word(tokens, _next(tokens, again)) in ("text", "varchar"):
+                kind = tokens[name].word.removesuffix("edure")
+                out[-1] = _raw(f"{kind}_name({out[-1].text})" if out[-1].text.isdecimal() else out[-1].text)
             at = name + 1
             continue
         if not is_double_colon and _word(tokens, name) in _REG:

@@ -34,6 +34,11 @@ _TYPES: Final = {
     "time_stamp": pa.timestamp("us", "UTC"),
 }
 """All others are text, as their text says it best."""
+_DUCKDB: Final = {
+    "bool": "BOOLEAN", "int2": "INTEGER", "int4": "INTEGER", "cardinal_number": "INTEGER", "int8": "BIGINT",
+    "oid": "BIGINT", "xid": "BIGINT", "regtype": "BIGINT", "float4": "FLOAT", "timestamptz": "TIMESTAMPTZ",
+    "time_stamp": "TIMESTAMPTZ",
+}  # fmt: skip
 _PLAINEST: Final = {"bool": False, "int2": 0, "int4": 0, "oid": 0, "xid": 0, "float4": 0.0, "char": "", "regtype": 0}
 # What older versions had, and clients of theirs still ask for.
 _OLDER: Final = {
@@ -146,11 +151,13 @@ def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
 
 
 def _create(cursor: Any, place: str, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+    cursor.execute(f'CREATE TABLE {place}."{name}" ({", ".join(f"{c!r} {_duckdb(t)}" for c, t in columns.items())})'.replace("'", '"'))
+    if not rows:
+        return
     schema = pa.schema([(column, _arrow(type_)) for column, type_ in columns.items()])
     plainest = {column: _PLAINEST.get(type_) for column, type_ in columns.items()}
-    table = pa.Table.from_pylist([plainest | row for row in rows], schema)
-    cursor.register("rows_to_keep", table)
-    cursor.execute(f'CREATE TABLE {place}."{name}" AS SELECT * FROM rows_to_keep')
+    cursor.register("rows_to_keep", pa.Table.from_pylist([plainest | row for row in rows], schema))
+    cursor.execute(f'INSERT INTO {place}."{name}" SELECT * FROM rows_to_keep')  # noqa: S608
     cursor.unregister("rows_to_keep")
 
 
@@ -158,3 +165,11 @@ def _arrow(type_: str) -> pa.DataType:
     if type_.startswith("_"):
         return pa.list_(_TYPES.get(type_[1:], pa.string()))
     return _TYPES.get(type_, pa.string())
+
+
+def _duckdb(type_: str) -> str:
+    if type_.endswith("vector"):
+        return "BIGINT[]"
+    if type_.startswith("_"):
+        return f"{_duckdb(type_[1:])}[]"
+    return _DUCKDB.get(type_, "VARCHAR")

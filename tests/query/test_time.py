@@ -1,0 +1,176 @@
+"""All tables at one moment: the newest per statement, one per block, and earlier ones by LSN or time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace.change import Lsn
+from tailrace.query.server import Server
+from tailrace.settings import Query
+from tests.fixtures.postgres import Database
+from tests.query.conftest import connect
+from tests.query.lakes import SINK, START, Made
+
+_TWO = "SELECT (SELECT sum(a) FROM t), (SELECT sum(a) FROM u)"
+
+
+@pytest.fixture
+def lake(database: Database, tmp_path: Path) -> Made:
+    return Made.under(tmp_path, database.name)
+
+
+@pytest.fixture
+def source(database: Database) -> Iterator[psycopg.Connection[Any]]:
+    with database.connect(autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int); CREATE TABLE u (id int PRIMARY KEY, a int)")
+        connection.execute("INSERT INTO t VALUES (1, 1); INSERT INTO u VALUES (1, 10)")
+        yield connection
+
+
+@pytest.fixture
+def server(lake: Made) -> Iterator[Server]:
+    with Server(lake.options, SINK, Query(port=0)) as server:
+        yield server
+
+
+def _steps(lake: Made, source: psycopg.Connection[Any]) -> list[tuple[Lsn, datetime]]:
+    """Three: (1, 10); then only t moves: (2, 10); then both: (3, 30)."""
+    found = []
+    for change, names in (
+        ("SELECT", ["t", "u"]),
+        ("UPDATE t SET a = 2", ["t"]),
+        ("UPDATE t SET a = 3; UPDATE u SET a = 30; ALTER TABLE u ADD b text DEFAULT 'new'", ["t", "u"]),
+    ):
+        source.execute(change.encode())
+        lake.step(source, names)
+        found.append((lake.cursor, lake.committed_at))
+    return found
+
+
+def test_a_statement_sees_the_newest_point_and_no_half_step(
+    lake: Made, source: psycopg.Connection[Any], server: Server
+) -> None:
+    with connect(server) as connection:
+        with pytest.raises(psycopg.errors.UndefinedTable) as caught:
+            connection.execute(_TWO)
+        assert caught.value.diag.message_hint == "nothing has been delivered to the lake yet"
+        lake.step(source, ["t", "u"])
+        assert connection.execute(_TWO).fetchone() == (1, 10)
+        source.execute("UPDATE t SET a = 2; UPDATE u SET a = 20")
+        lake.replace(source, "t")  # committed to its table, and not published
+        assert connection.execute(_TWO).fetchone() == (1, 10)
+        lake.step(source, ["t", "u"])
+        assert connection.execute(_TWO).fetchone() == (2, 20)
+
+
+def test_a_block_sees_the_moment_of_its_first_statement(
+    lake: Made, source: psycopg.Connection[Any], server: Server
+) -> None:
+    lake.step(source, ["t", "u"])
+    with connect(server) as connection, connect(server) as other:
+        with connection.transaction():
+            assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
+            source.execute("UPDATE t SET a = 2; UPDATE u SET a = 20")
+            lake.step(source, ["t", "u"])
+            assert other.execute(_TWO).fetchone() == (2, 20)
+            assert connection.execute("SELECT sum(a) FROM u").fetchone() == (10,)
+        assert connection.execute(_TWO).fetchone() == (2, 20)
+
+
+def test_as_of_an_lsn(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    steps = _steps(lake, source)
+    with connect(server) as connection:
+        for (cursor, _), sums in zip(steps, [(1, 10), (2, 10), (3, 30)], strict=True):
+            # What commits at the LSN counts, and a cursor stands behind it.
+            connection.execute(f"SET tailrace.as_of = '{Lsn(cursor - 1)}'".encode())
+            assert connection.execute(_TWO).fetchone() == sums
+        connection.execute(f"SET tailrace.as_of = '{Lsn(steps[2][0] - 2)}'".encode())
+        assert connection.execute(_TWO).fetchone() == (2, 10)
+        assert connection.execute("SELECT * FROM u").fetchall() == [(1, 10)]  # without the column that came later
+        connection.execute("RESET tailrace.as_of")
+        assert connection.execute("SELECT * FROM u").fetchall() == [(1, 30, "new")]
+
+
+def test_as_of_a_time(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    steps = _steps(lake, source)
+    with connect(server) as connection, connect(server) as other:
+        connection.execute(f"SET tailrace.as_of = '{steps[1][1] + timedelta(seconds=59):%Y-%m-%d %H:%M:%S}'".encode())
+        assert connection.execute(_TWO).fetchone() == (2, 10)
+        assert other.execute(_TWO).fetchone() == (3, 30)
+        assert connection.execute("SHOW tailrace.as_of").fetchone() == ("2026-11-15 12:02:59",)
+        told = connection.execute("SELECT lsn, committed_at FROM tailrace.freshness()").fetchone()
+        assert told == (str(steps[1][0]), steps[1][1])
+        connection.execute("SET tailrace.as_of = '2026-11-15T13:02:59+01:00'")
+        assert connection.execute(_TWO).fetchone() == (2, 10)
+        connection.execute("SET tailrace.as_of = '2999-01-01'")
+        assert connection.execute(_TWO).fetchone() == (3, 30)
+        with connection.transaction():
+            connection.execute("SET LOCAL tailrace.as_of = '2026-11-15 12:01'")
+            assert connection.execute(_TWO).fetchone() == (1, 10)
+        assert connection.execute(_TWO).fetchone() == (3, 30)
+
+
+def test_a_connection_may_begin_in_the_past(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    _steps(lake, source)
+    with connect(server, options="-c tailrace.as_of=2026-11-15T12:01") as connection:
+        assert connection.execute(_TWO).fetchone() == (1, 10)
+
+
+def test_before_all_history(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    _steps(lake, source)
+    with connect(server) as connection:
+        connection.execute("SET tailrace.as_of = '2020-01-01'")
+        with pytest.raises(psycopg.Error, match="no history at or before 2020-01-01") as caught:
+            connection.execute("SELECT * FROM t")
+        assert "0/1100" in (caught.value.diag.message_hint or "")
+
+
+def test_a_table_that_was_not_there_yet(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    lake.step(source, ["t"])
+    lake.step(source, ["u"])
+    with connect(server) as connection:
+        connection.execute("SET tailrace.as_of = '2026-11-15 12:01'")
+        assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="public.u was not in the lake yet"):
+            connection.execute("SELECT * FROM u")
+
+
+def test_history_that_has_expired(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    steps = _steps(lake, source)
+    table = lake.catalog.load_table("public.t")
+    table.maintenance.expire_snapshots().older_than(datetime.now().astimezone()).commit()
+    lake.refresh("t")
+    with connect(server) as connection:
+        connection.execute(f"SET tailrace.as_of = '{steps[0][1].isoformat()}'".encode())
+        assert connection.execute("SELECT sum(a) FROM u").fetchone() == (10,)
+        with pytest.raises(psycopg.Error, match=r"the history of public.t before .* has expired"):
+            connection.execute("SELECT * FROM t")
+
+
+def test_freshness(lake: Made, source: psycopg.Connection[Any], server: Server) -> None:
+    point = lake.step(source, ["t"])
+    with connect(server) as connection:
+        row = connection.execute("SELECT * FROM tailrace_freshness()").fetchone()
+        assert row is not None
+        assert row[:3] == (str(point.cursor), START + timedelta(minutes=1), point.published_at)
+        assert row[3] > 0
+
+
+def test_many_tables_cost_no_more_than_those_that_are_named(
+    lake: Made, source: psycopg.Connection[Any], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.step(source, ["t", "u"])
+    opened: list[str] = []
+    fetch = type(server.lake).metadata
+    monkeypatch.setattr(type(server.lake), "metadata", lambda lake, where: (opened.append(where), fetch(lake, where))[1])
+    with connect(server) as connection:
+        assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname IN ('t', 'u')").fetchone() == (2,)
+        assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
+    assert opened == [lake.tables["t"].metadata]
