@@ -103,6 +103,9 @@ class Recorder:
             raise FencedError(f"sink {self.name} stands elsewhere", "is another deliver running?")
         self._keep(replace(current, state=step.after, pending=None, files=(*current.files, *receipts)))
 
+    def tend(self) -> None:
+        pass
+
     def rewind(self, state: State) -> None:
         current = kept(self.directory)
         self._keep(replace(current, state=state, pending=None, replays=current.replays + 1))

@@ -152,6 +152,10 @@ class Sink(Protocol):
 
     def commit(self, step: Step, receipts: Sequence[Receipt]) -> None: ...
 
+    def tend(self) -> None:
+        """Look after the destination, if it needs that: called between two steps every now and then. The next step
+        waits for it, so it does a little at a time."""
+
     def rewind(self, state: State) -> None:
         """Stand at `state` from now on: what is delivered next replays or skips. Durable when it returns."""
 

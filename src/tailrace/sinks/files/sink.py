@@ -112,6 +112,9 @@ class FilesSink:
             self._remove_abandoned(step, {key for receipt in receipts for key in receipt})
         self._keep(step, replace(self._kept, state=step.after, pending=None, loaded=(*self._kept.loaded, *loaded)))
 
+    def tend(self) -> None:
+        pass
+
     def rewind(self, state: State) -> None:
         current = cursor.load(self._store, self.name) or Kept()
         replays = current.replays + (current.state.cursor is not None)

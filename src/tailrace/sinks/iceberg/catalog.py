@@ -82,7 +82,7 @@ def _catalog(options: IcebergOptions) -> dict[str, str]:
 _CLASSES: Final = (
     *("CatalogUtil", "DataFiles", "FileMetadata", "MetricsConfig", "SchemaParser"),
     *("catalog.Namespace", "catalog.TableIdentifier"),
-    *("expressions.Expressions", "expressions.Literal", "parquet.ParquetUtil"),
+    *("expressions.Expressions", "expressions.Literal", "parquet.ParquetUtil", "spark.actions.SparkActions"),
 )
 
 
@@ -128,6 +128,10 @@ class Catalog:
         with classified("the catalog"):
             if hasattr(self._catalog, "close"):
                 self._catalog.close()
+
+    def actions(self) -> Any:
+        """What Iceberg has for Spark to do."""
+        return self.java.SparkActions.get()
 
     def map(self, entries: Mapping[str, str]) -> Any:
         found = self._jvm.java.util.HashMap()

@@ -30,6 +30,12 @@ class Warehouse:
         """Durable when it returns."""
         self.store.replace(self._key(location), content)
 
+    def get(self, location: str) -> bytes:
+        content = self.store.get(self._key(location))
+        if content is None:
+            raise _missing(location)
+        return content
+
     def get_range(self, location: str, start: int, length: int) -> bytes:
         content = self.store.get_range(self._key(location), start, length)
         if content is None:

@@ -98,6 +98,14 @@ class Files:
             self._is_planned = True
         return list(self._live.values())
 
+    def replan(self) -> None:
+        """The table may have other files. Those that are still there keep their indexes."""
+        if self._is_planned:
+            before = self._live
+            self._live = {live.location: live for live in self._planned()}
+            for location, live in self._live.items():
+                live.index = before[location].index if location in before else None
+
     def known(self) -> list[Live]:
         """Those that were added or looked at."""
         return list(self._live.values())

@@ -25,6 +25,11 @@ class IcebergOptions:
     mode: str = field(default="mirror", metadata={"choices": ("mirror", "changelog", "both")})
     """`mirror`: the tables as they are. `changelog`: every change, appended to `<table>__changelog`. Or both."""
 
+    history_minutes: int = field(default=60, metadata={"at_least": 0})
+    """How far back a query can go. Each step adds a snapshot to a table's metadata, and each commit writes them all."""
+    compact_bytes: int = field(default=256 * 1024 * 1024, metadata={"at_least": 0})
+    """How much is rewritten at once, between two steps, which wait for it: some seconds' work. 0: nothing is."""
+
     def check(self) -> None:
         if not self.warehouse:
             raise ConfigError("warehouse is missing: where should the tables lie?", "such as file:///data/lake")

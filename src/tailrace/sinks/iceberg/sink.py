@@ -32,6 +32,7 @@ from tailrace.sinks.iceberg.point import Held, Kind, Point
 from tailrace.sinks.iceberg.schema import Shape, fresh
 from tailrace.sinks.iceberg.table import Lake, Staged, write
 from tailrace.sinks.iceberg.tables import Tables, location, place
+from tailrace.sinks.iceberg.upkeep import Upkeep
 from tailrace.store import Store
 
 _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
@@ -92,7 +93,7 @@ class IcebergSink:
             tables = Tables(lake, self._generation)
             for named in found.tables if found else ():
                 tables.open(named)
-            self._session = _Session(lake, tables, found)
+            self._session = _Session(lake, tables, Upkeep(lake, self._options), found)
             self._learn()
         if found is None:
             return State()
@@ -138,6 +139,15 @@ class IcebergSink:
         session.tables.keep_only(state.tables)
         self._publish(state, session.point.committed_at if session.point else None)
         self._learn()
+
+    def tend(self) -> None:
+        session = self._opened()
+        if session.point is None:
+            return
+        with classified(f"sink {self.name}: upkeep"):
+            if session.upkeep.turn(session.tables):
+                since = {table.oid: table.since for table in session.point.tables if table.since is not None}
+                self._publish(State(session.point.cursor, since), session.point.committed_at)
 
     def close(self) -> None:
         if self._session is not None:
@@ -227,4 +237,5 @@ class IcebergSink:
 class _Session:
     lake: Lake
     tables: Tables
+    upkeep: Upkeep
     point: Point | None

@@ -184,6 +184,21 @@ class LakeTable:
             self.held = held
         return True
 
+    @property
+    def name(self) -> str:
+        return ".".join(self.target)
+
+    @property
+    def iceberg(self) -> Any:
+        """Iceberg's own object, for upkeep."""
+        return self._table
+
+    def refresh(self) -> None:
+        """The same rows may be in other files."""
+        self._table = self._lake.catalog.load(self.target)
+        self._look()
+        self._files.replan()
+
     def _finish(self) -> None:
         self._transaction.commitTransaction()
         self._transaction = None
@@ -199,7 +214,7 @@ class LakeTable:
             # Somebody else may write the same rows into other files.
             if self.held is None and str(snapshot.operation()) != "replace":
                 raise FencedError(
-                    f"{'.'.join(self.target)}: somebody else changed its rows",
+                    f"{self.name}: somebody else changed its rows",
                     "roll it back to Tailrace's last snapshot, or load it anew: `tailrace deliver --rewind`",
                 )
             snapshot = self._table.snapshot(snapshot.parentId()) if snapshot.parentId() is not None else None
@@ -221,7 +236,7 @@ class LakeTable:
         shape = Shape.read(str(self._lake.catalog.java.SchemaParser.toJson(table.schema())), relation, self.kind)
         if shape is None:
             raise SinkDiverged(
-                f"{'.'.join(self.target)}: somebody changed its columns",
+                f"{self.name}: somebody changed its columns",
                 "change them back, or load the table anew: `tailrace deliver --rewind`",
             )
         return shape
@@ -235,7 +250,7 @@ class LakeTable:
         if (numbers < 0).any():
             missing = int(np.count_nonzero(numbers < 0))
             raise SinkDiverged(
-                f"{'.'.join(self.target)}: {missing} rows that changed at {effect.span} are not in the lake",
+                f"{self.name}: {missing} rows that changed at {effect.span} are not in the lake",
                 f"load it anew: `tailrace deliver --rewind {self._lake.sink}=snapshot`",
             )
 
@@ -365,7 +380,7 @@ class LakeTable:
         _log.warning(
             "sink %s: %s was altered in a way that Iceberg has no way for: its %s rows are written anew",
             self._lake.sink,
-            ".".join(self.target),
+            self.name,
             f"{sum(live.rows - len(live.deleted) for live in files.all()):,}",
         )
         for live in files.all():

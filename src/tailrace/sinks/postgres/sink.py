@@ -152,6 +152,9 @@ class PostgresSink:
             with classified():
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
 
+    def tend(self) -> None:
+        pass
+
     def rewind(self, state: State) -> None:
         session = self._opened()
         with classified(), session.connection.transaction():

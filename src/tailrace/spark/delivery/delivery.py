@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tailrace.deliver")
 
-# A snapshot that was finished is told by the log itself; this is for one whose message got lost.
-_LOOK_FOR_TABLES_S: Final = 10.0
+# Between two steps: a snapshot whose message got lost (the log itself tells of others), and the sink's own upkeep.
+_LOOK_S: Final = 10.0
 _RATE_OVER_S: Final = 10.0
 
 
@@ -195,7 +195,7 @@ class Delivery:
                     self._condition = "loading"
                     self._stepper.load_missing()
                     self._stepper.backlog()  # raises where the log cannot be read on from the cursor
-                self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
+                self._next_look = time.monotonic() + _LOOK_S
                 self._start_query()
                 self._condition = "running"
                 self._catch_up()
@@ -285,9 +285,10 @@ class Delivery:
                     self._stepper.backlog()  # if it was the log, that says it in words
                 raise _ended(self.name, self._query.exception())
             if time.monotonic() >= self._next_look and not self._paused.is_set():
-                self._next_look = time.monotonic() + _LOOK_FOR_TABLES_S
                 with self._busy:
                     self._stepper.load_missing()
+                    self._stepper.sink.tend()
+                self._next_look = time.monotonic() + _LOOK_S
         raise _StoppedError
 
     def _end_query(self) -> None:
