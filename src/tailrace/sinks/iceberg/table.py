@@ -347,13 +347,9 @@ class LakeTable:
         where = datafile.named(self.directory, "puffin")
         self._lake.warehouse.put(where, content)
         for live, blob in zip(touched, blobs, strict=True):
-            builder = self._lake.catalog.java.FileMetadata.deleteFileBuilder(self._table.spec())
-            builder = builder.ofPositionDeletes().withFormat("PUFFIN").withPath(where)
-            builder = builder.withFileSizeInBytes(len(content)).withReferencedDataFile(live.location)
-            builder = builder.withContentOffset(blob.offset).withContentSizeInBytes(blob.length)
             if live.vector is not None:
                 delta.removeDeletes(live.vector)
-            live.vector = builder.withRecordCount(blob.cardinality).build()
+            live.vector = self._lake.catalog.delete_file(blob, where, len(content), self._table.spec())
             delta.addDeletes(live.vector)
 
     def _columns(self) -> Columns:

@@ -141,7 +141,8 @@ def expire(table: LakeTable, snapshots: Iterable[int]) -> None:
 def remove_orphans(lake: Lake, table: LakeTable, before: datetime) -> int:
     """Files that nothing names: of steps that were thrown away, or never ended."""
     action = lake.catalog.actions().deleteOrphanFiles(table.iceberg)
-    return int(action.olderThan(int(before.timestamp() * 1000)).execute().orphanFileLocationsCount())
+    done = action.olderThan(int(before.timestamp() * 1000)).execute()
+    return sum(1 for _ in done.orphanFileLocations())
 
 
 def _totals(table: LakeTable) -> dict[str, int]:
