@@ -133,9 +133,9 @@ def _array(column: Column, texts: Sequence[str | None], specials: list[list[tupl
     values: list[Any] = []
     for row, text in enumerate(texts):
         value = mapped.arrow_value(None if text is None else text.encode())
-        is_date = base.name in ("date", "timestamp", "timestamptz") and text is not None
+        is_date = base.name in ("date", "timestamp", "timestamptz")
         # The sink lays years before Christ as they are; pyiceberg cannot.
-        if value is SPECIAL or (is_date and text.endswith(("infinity", "BC"))):
+        if value is SPECIAL or (is_date and (text or "").endswith(("infinity", "BC"))):
             specials[row].append((column.name, text or ""))
             value = None
         values.append(value)

@@ -7,15 +7,17 @@ CREATE SCHEMA archive;
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE DOMAIN cents AS numeric(12, 2);
 CREATE TABLE customers (
-    id int PRIMARY KEY, name text NOT NULL, email varchar(80), joined date, region char(2), score float8, is_active bool);
+    id int PRIMARY KEY, name text NOT NULL, email varchar(80), joined date, region char(2), score float8,
+    is_active bool);
 COMMENT ON TABLE customers IS 'who buys';
 COMMENT ON COLUMN customers.email IS 'may be unknown';
 INSERT INTO customers SELECT i, 'Customer ' || i, CASE WHEN i % 5 > 0 THEN 'c' || i || '@example.org' END,
     date '2024-01-31' + i, (ARRAY['EU', 'US', 'AP'])[1 + i % 3], i * 1.5, i % 2 = 0 FROM generate_series(1, 40) i;
 CREATE TABLE orders (
-    id bigint PRIMARY KEY, customer int REFERENCES customers, placed_at timestamptz, amount numeric(10, 2), rate numeric,
-    status mood DEFAULT 'ok', note text, quantity smallint NOT NULL DEFAULT 1);
-INSERT INTO orders SELECT i, 1 + i % 37, timestamptz '2025-01-01 00:00+00' + i * interval '7 hours 13 minutes 5.25 seconds',
+    id bigint PRIMARY KEY, customer int REFERENCES customers, placed_at timestamptz, amount numeric(10, 2),
+    rate numeric, status mood DEFAULT 'ok', note text, quantity smallint NOT NULL DEFAULT 1);
+INSERT INTO orders SELECT i, 1 + i % 37,
+    timestamptz '2025-01-01 00:00+00' + i * interval '7 hours 13 minutes 5.25 seconds',
     (i * 7919 % 100000) / 100.0, (i % 50) / 8.0, (ARRAY['sad', 'ok', 'happy'])[1 + i % 3]::mood,
     CASE WHEN i % 4 = 0 THEN NULL ELSE 'note ' || i END, 1 + i % 9 FROM generate_series(1, 500) i;
 CREATE TABLE items (order_id bigint, line int, price numeric(12, 4), weight real, PRIMARY KEY (order_id, line));
@@ -34,9 +36,10 @@ INSERT INTO kinds VALUES
      '{"a b",NULL,"NULL","q\\"x"}', '10.0.0.1/8', 'happy', '[1,5)', '$1,234.50'),
     (2, false, 32767, 2147483647, 9223372036854775807, 1e20, 1e300, -0.0000000001, -99999999999999999.999, -0.01,
      E'tab\\there\\nline \\\\ "quote" ''single''', '', '', '', 'ffffffff-ffff-ffff-ffff-ffffffffffff', 'infinity',
-     'infinity', '-infinity', '00:00:00', '-1 days +02:03:04', 'null', '[]', '{}', '{}', '::1', 'sad', 'empty', '-$0.01'),
-    (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+     'infinity', '-infinity', '00:00:00', '-1 days +02:03:04', 'null', '[]', '{}', '{}', '::1', 'sad', 'empty',
+     '-$0.01'),
+    (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
     (4, true, 0, 0, 0, 'NaN', '-Infinity', 1234567890123456789.5, 0, 0, 'ünï ☃ 𝄞', 'x', 'xyz  ', '\\xdeadbeef',
      '12345678-1234-5678-1234-567812345678', '0044-03-15 BC', '0001-01-01', '1969-12-31 23:59:59.999999+00', '12:00',
      '-3 mons', '1', '"x"', '{5}', '{x}', '192.168.0.0/16', 'ok', '(,)', '$0.00'),

@@ -6,18 +6,19 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from tests.fixtures.tls import Tls
+from tests.query.conftest import connect
+from tests.query.lakes import SINK, Made
+from tests.query.raw import Raw
 
 from tailrace.errors import ConfigError
 from tailrace.query.scram import Verifier
 from tailrace.query.server import Server
 from tailrace.settings import Query
-from tests.fixtures.tls import Tls
-from tests.query.conftest import connect
-from tests.query.lakes import SINK, Made
-from tests.query.raw import Raw
 
 _PASSWORD = "s3cret pässword"
 
@@ -47,7 +48,7 @@ def guarded(lake: Made, postgres: object, certificate: Path) -> Iterator[Server]
 @pytest.mark.parametrize("user", ["ada", "kept"])
 @pytest.mark.parametrize("sslmode", ["disable", "require", "verify-full"])
 def test_the_right_password(guarded: Server, tls: Tls, user: str, sslmode: str) -> None:
-    options = {"sslmode": sslmode, "host": "localhost", "sslrootcert": str(tls.authority.file)}
+    options: dict[str, Any] = {"sslmode": sslmode, "host": "localhost", "sslrootcert": str(tls.authority.file)}
     with psycopg.connect(port=guarded.port, user=user, password=_PASSWORD, dbname="shop", **options) as connection:
         assert connection.execute("SELECT current_user").fetchone() == (user,)
         assert connection.pgconn.ssl_in_use == (sslmode != "disable")
@@ -75,9 +76,12 @@ def test_a_name_that_there_is_not_looks_like_one_that_there_is(guarded: Server) 
 
 def test_more_connections_than_allowed(guarded: Server) -> None:
     given = {"user": "ada", "password": _PASSWORD}
-    with connect(guarded, **given), connect(guarded, **given):
-        with pytest.raises(psycopg.OperationalError, match="too many clients"):
-            connect(guarded, **given)
+    with (
+        connect(guarded, **given),
+        connect(guarded, **given),
+        pytest.raises(psycopg.OperationalError, match="too many clients"),
+    ):
+        connect(guarded, **given)
 
 
 def test_without_users_loopback_needs_no_password(lake: Made) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
 from tests.query.conftest import Served
 
 _REFUSED = ("25006", "42501", "0A000", "42704", "42601", "42P01", "42883")
@@ -117,7 +116,7 @@ def test_the_lock_holds_though_nobody_inspects(served: Served) -> None:
         "INSTALL spatial",
         "SELECT * FROM read_parquet('http://127.0.0.1:1/x.parquet')",
     ):
-        with pytest.raises(Exception, match="disabled|locked|not find|Cannot"):
+        with pytest.raises(Exception, match=r"disabled|locked|not find|Cannot"):
             cursor.execute(statement).fetchall()
     cursor.close()
     assert not list(Path("/tmp").glob("tailrace-leak*"))

@@ -9,13 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-
-from tailrace.change import Lsn
-from tailrace.query.server import Server
-from tailrace.settings import Query
 from tests.fixtures.postgres import Database
 from tests.query.conftest import connect
 from tests.query.lakes import SINK, START, Made
+
+from tailrace.change import Lsn
+from tailrace.query.history import Metadata
+from tailrace.query.server import Server
+from tailrace.settings import Query
 
 _TWO = "SELECT (SELECT sum(a) FROM t), (SELECT sum(a) FROM u)"
 
@@ -137,7 +138,7 @@ def test_a_table_that_was_not_there_yet(lake: Made, source: psycopg.Connection[A
     with connect(server) as connection:
         connection.execute("SET tailrace.as_of = '2026-11-15 12:01'")
         assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="public.u was not in the lake yet"):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=r"public\.u was not in the lake yet"):
             connection.execute("SELECT * FROM u")
 
 
@@ -167,10 +168,17 @@ def test_many_tables_cost_no_more_than_those_that_are_named(
 ) -> None:
     lake.step(source, ["t", "u"])
     opened: list[str] = []
-    fetch = type(server.lake).metadata
-    monkeypatch.setattr(type(server.lake), "metadata", lambda lake, where: (opened.append(where), fetch(lake, where))[1])
+    fetch = server.lake.metadata
+
+    def noted(where: str) -> Metadata:
+        opened.append(where)
+        return fetch(where)
+
+    monkeypatch.setattr(server.lake, "metadata", noted)
     with connect(server) as connection:
         assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
-        assert connection.execute("SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname IN ('t', 'u')").fetchone() == (2,)
+        assert connection.execute(
+            "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname IN ('t', 'u')"
+        ).fetchone() == (2,)
         assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
     assert opened == [lake.tables["t"].metadata]

@@ -44,8 +44,11 @@ def command(invocation: Invocation, port: int | None, host: str | None, name: st
     settings = invocation.lake_settings()
     reporting.log_to_stderr()
     name, options = chosen(settings, name, os.environ)
-    given = {"port": port, "host": host}
-    limits = replace(settings.query, **{key: value for key, value in given.items() if value is not None})
+    limits = replace(
+        settings.query,
+        port=settings.query.port if port is None else port,
+        host=settings.query.host if host is None else host,
+    )
     try:
         from tailrace.query.server import Server
     except ModuleNotFoundError as error:

@@ -184,14 +184,14 @@ class Connection:
         try:
             self._send(wire.copy_out([int(copy.format == "binary")] * len(answer.fields)))
             sent = 0
-            for piece in copying.head(copy, answer.fields):
-                self._send(piece)
+            for head in copying.head(copy, answer.fields):
+                self._send(head)
             for batch in answer.take(0):
                 for piece in copying.pieces(copy, batch, answer.types):
                     self._send(piece)
                 sent += batch.num_rows
-            for piece in copying.tail(copy):
-                self._send(piece)
+            for tail in copying.tail(copy):
+                self._send(tail)
             self._send(wire.COPY_DONE)
             self._send(wire.complete(f"COPY {sent}"))
         finally:

@@ -58,7 +58,7 @@ def messages(columns: Sequence[Cells], rows: int, letter: bytes) -> Iterator[mem
         kernel.frame(out, at, size[first:last], letter[0], len(columns))
         for column in columns:
             kernel.place(out, at, column.data, column.start[first:last], column.length[first:last])
-        yield memoryview(out)
+        yield out.data
 
 
 def lines(columns: Sequence[Cells], rows: int, separator: bytes, null: bytes) -> Iterator[memoryview]:
@@ -74,7 +74,7 @@ def lines(columns: Sequence[Cells], rows: int, separator: bytes, null: bytes) ->
         for number, column in enumerate(columns, 1):
             end = 10 if number == len(columns) else separator[0]
             kernel.place_text(out, at, column.data, column.start[first:last], column.length[first:last], nothing, end)
-        yield memoryview(out)
+        yield out.data
 
 
 def _pieces(size: Longs) -> Iterator[tuple[int, int]]:

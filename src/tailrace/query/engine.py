@@ -1,8 +1,8 @@
 """The one DuckDB of a server: its extensions, its limits, its lock; and moments as catalogs inside it.
 
-All sessions share it, and so one budget of memory, one pool of threads and one cache of files. A moment of the lake is an
-attached catalog in memory with the source's schemas, whose views are made when a statement first names them and never
-change: sessions at the same moment share them, sessions at different moments never meet.
+All sessions share it, and so one budget of memory, one pool of threads and one cache of files. A moment of the lake is
+an attached catalog in memory with the source's schemas, whose views are made when a statement first names them and
+never change: sessions at the same moment share them, sessions at different moments never meet.
 """
 
 from __future__ import annotations

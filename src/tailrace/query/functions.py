@@ -29,9 +29,9 @@ _TYPES: Final = {
 # to_char's patterns in strftime's words; the longer ones first.
 _PATTERNS: Final = (
     ("YYYY", "%Y"), ("yyyy", "%Y"), ("Month", "%B"), ("Mon", "%b"), ("Day", "%A"), ("Dy", "%a"), ("HH24", "%H"),
-    ("hh24", "%H"), ("HH12", "%I"), ("hh12", "%I"), ("HH", "%I"), ("MI", "%M"), ("mi", "%M"), ("MM", "%m"), ("mm", "%m"),
-    ("DDD", "%j"), ("DD", "%d"), ("dd", "%d"), ("SS", "%S"), ("ss", "%S"), ("MS", "%g"), ("US", "%f"), ("AM", "%p"),
-    ("PM", "%p"), ("IW", "%V"), ("IYYY", "%G"), ("YY", "%y"), ("TZ", "%Z"), ("ID", "%u"),
+    ("hh24", "%H"), ("HH12", "%I"), ("hh12", "%I"), ("HH", "%I"), ("MI", "%M"), ("mi", "%M"), ("MM", "%m"),
+    ("mm", "%m"), ("DDD", "%j"), ("DD", "%d"), ("dd", "%d"), ("SS", "%S"), ("ss", "%S"), ("MS", "%g"), ("US", "%f"),
+    ("AM", "%p"), ("PM", "%p"), ("IW", "%V"), ("IYYY", "%G"), ("YY", "%y"), ("TZ", "%Z"), ("ID", "%u"),
 )  # fmt: skip
 
 
@@ -141,8 +141,8 @@ _TABLE_MACROS: Final = (
     "pg_get_keywords() AS TABLE SELECT NULL::VARCHAR AS word, NULL::VARCHAR AS catcode WHERE false",
     "pg_get_publication_tables(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
     "pg_partition_ancestors(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
-    "aclexplode(a) AS TABLE SELECT 0::BIGINT AS grantor, 0::BIGINT AS grantee, '' AS privilege_type, false AS is_grantable"
-    " WHERE false",
+    "aclexplode(a) AS TABLE SELECT 0::BIGINT AS grantor, 0::BIGINT AS grantee, '' AS privilege_type,"
+    " false AS is_grantable WHERE false",
 )
 
 STATEMENTS: Final = (

@@ -1,7 +1,7 @@
 """What a statement would touch, by DuckDB's own parser: which tables it names, which functions it calls.
 
-Nothing but a SELECT gets past it, and no function that reads a file, runs other SQL, or tells about the server: what the
-engine's lock refuses anyway is refused here first, with words that say so.
+Nothing but a SELECT gets past it, and no function that reads a file, runs other SQL, or tells about the server: what
+the engine's lock refuses anyway is refused here first, with words that say so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled loops of `encoding`: values into PostgreSQL's text and binary forms, and cells into messages.
 
-Cells are a buffer with `start` and `length` for each row; a length of NULL is NULL. A loop that makes text writes it into
-slots of a fixed size, at their end, and says with OTHER which values it leaves to somebody slower.
+Cells are a buffer with `start` and `length` for each row; a length of NULL is NULL. A loop that makes text writes it
+into slots of a fixed size, at their end, and says with OTHER which values it leaves to somebody slower.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from tailrace.pgoutput.kernel import BYTES, FLAG, LONG, LONGS, OUT, compiled
+from tailrace.pgoutput.kernel import BYTES, FLAG, LONG, LONGS, OUT, WORD, compiled
 
 NULL, OTHER = -1, -2
 SLOT = 48
@@ -32,20 +32,22 @@ _POWERS = np.array([10**k for k in range(19)], np.int64)
 @compiled(LONG(OUT, LONG, LONG))
 def _digits(out: Bytes, end: int, value: int) -> int:
     """Writes a number that is not negative so that it ends there; gives where it begins."""
+    rest = WORD(value)  # without a sign, dividing is a multiplication
     while True:
         end -= 1
-        out[end] = 48 + value % 10
-        value //= 10
-        if value == 0:
+        out[end] = WORD(48) + rest % WORD(10)
+        rest = rest // WORD(10)
+        if rest == WORD(0):
             return end
 
 
 @compiled(LONG(OUT, LONG, LONG, LONG))
 def _padded(out: Bytes, end: int, value: int, width: int) -> int:
+    rest = WORD(value)
     for _ in range(width):
         end -= 1
-        out[end] = 48 + value % 10
-        value //= 10
+        out[end] = WORD(48) + rest % WORD(10)
+        rest = rest // WORD(10)
     return end
 
 
@@ -123,8 +125,9 @@ def _date(out: Bytes, end: int, days: int) -> int:
 
 @compiled(LONG(OUT, LONG, LONG))
 def _clock(out: Bytes, end: int, microseconds: int) -> int:
-    fraction = microseconds % 1000000
-    seconds = microseconds // 1000000
+    fraction = LONG(WORD(microseconds) % WORD(1000000))
+    seconds = LONG(WORD(microseconds) // WORD(1000000))
+    minutes = LONG(WORD(seconds) // WORD(60))
     if fraction:
         width = 6
         while fraction % 10 == 0:
@@ -132,11 +135,12 @@ def _clock(out: Bytes, end: int, microseconds: int) -> int:
             width -= 1
         end = _padded(out, end, fraction, width) - 1
         out[end] = 46
-    end = _padded(out, end, seconds % 60, 2) - 1
+    end = _padded(out, end, seconds - minutes * 60, 2) - 1
     out[end] = 58
-    end = _padded(out, end, seconds // 60 % 60, 2) - 1
+    hours = LONG(WORD(minutes) // WORD(60))
+    end = _padded(out, end, minutes - hours * 60, 2) - 1
     out[end] = 58
-    return _padded(out, end, seconds // 3600, 2)
+    return _padded(out, end, hours, 2)
 
 
 @compiled(LONG(OUT, LONG, FLAG))
@@ -175,6 +179,7 @@ def dates(values: Longs, valid: Bytes, out: Bytes, start: Longs, length: Longs) 
 
 @compiled(_NOTHING(_READ_LONGS, BYTES, FLAG, OUT, LONGS, LONGS))
 def timestamps(values: Longs, valid: Bytes, with_zone: bool, out: Bytes, start: Longs, length: Longs) -> None:
+    last_day, last_begin, last_length = -9223372036854775807, 0, 0
     for row in range(len(values)):
         if valid[row] == 0:
             length[row] = NULL
@@ -191,7 +196,15 @@ def timestamps(values: Longs, valid: Bytes, with_zone: bool, out: Bytes, start: 
                 begin -= 3
             begin = _clock(out, begin, value - days * _DAY_US) - 1
             out[begin] = 32
-            begin = _date(out, begin, days)
+            if days == last_day:  # rows that follow each other often share it
+                begin -= last_length
+                for k in range(last_length):
+                    out[begin + k] = out[last_begin + k]
+                last_begin = begin
+            else:
+                ends = begin
+                begin = _date(out, begin, days)
+                last_day, last_begin, last_length = days, begin, ends - begin
         start[row], length[row] = begin, end - begin
 
 

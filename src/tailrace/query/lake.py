@@ -1,7 +1,7 @@
 """The lake as a reader sees it: all tables at one moment, the newest that was published or an earlier one.
 
-Needs the warehouse alone, neither a catalog nor Java: the consistent point names each table's metadata and snapshot, and
-each snapshot says what it holds.
+Needs the warehouse alone, neither a catalog nor Java: the consistent point names each table's metadata and snapshot,
+and each snapshot says what it holds.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _earlier(newest: Moment, tables: list[tuple[PointTable, Metadata]], as_of: A
         if until:
             assert until[-1].held is not None
             found[name] = _table(table, until[-1].id, until[-1].held.relation or table.relation)
-        elif line and (line[0].parent is not None or table.since <= cursor):
+        elif line and (line[0].parent is not None or (table.since is not None and table.since <= cursor)):
             absent[name] = f"the history of {table.name} before {line[0].told} has expired"
         else:
             first = f"its first snapshot is of {line[0].told}" if line else "it never had a snapshot"

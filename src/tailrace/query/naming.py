@@ -7,12 +7,18 @@ from typing import Final
 
 from tailrace.query.lexer import Kind, Token, words
 
-_END: Final = frozenset(("from", "where", "group", "having", "window", "union", "except", "intersect", "order", "limit",
-                         "offset", "fetch", "for", "qualify"))  # fmt: skip
-_CONSTANTS: Final = frozenset(("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp",
-                               "current_user", "session_user", "user", "current_schema", "current_catalog"))  # fmt: skip
-_TYPES: Final = {"integer": "int4", "int": "int4", "bigint": "int8", "smallint": "int2", "real": "float4", "boolean": "bool",
-                 "double": "float8", "decimal": "numeric", "character": "bpchar", "varying": "varchar"}  # fmt: skip
+_END: Final = frozenset(
+    ("from", "where", "group", "having", "window", "union", "except", "intersect", "order", "limit", "offset", "fetch",
+     "for", "qualify")
+)  # fmt: skip
+_CONSTANTS: Final = frozenset(
+    ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "current_user",
+     "session_user", "user", "current_schema", "current_catalog")
+)  # fmt: skip
+_TYPES: Final = {
+    "integer": "int4", "int": "int4", "bigint": "int8", "smallint": "int2", "real": "float4", "boolean": "bool",
+    "double": "float8", "decimal": "numeric", "character": "bpchar", "varying": "varchar",
+}  # fmt: skip
 
 
 def renamed(tokens: Sequence[Token], names: Sequence[str]) -> list[str]:
@@ -94,7 +100,13 @@ def _name(item: list[Token]) -> str | None:
             return "?column?"
         is_path = all((t.word == ".") == bool(n % 2) for n, t in enumerate(item))
         return item[-1].name if is_path else None
-    if len(item) > 3 and item[0].name is not None and item[1].word == "[" and item[-1].word == "]" and item[0].word != "array":
+    if (
+        len(item) > 3
+        and item[0].name is not None
+        and item[1].word == "["
+        and item[-1].word == "]"
+        and item[0].word != "array"
+    ):
         return item[0].name
     if item[0].word == "array" and item[-1].word == "]":
         return "array"

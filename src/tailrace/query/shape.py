@@ -1,8 +1,9 @@
 """How a table of the lake is shown: the source's columns, with types as near to the source's as DuckDB has them.
 
-Columns that lie in the lake as they are in the source are left untouched, so that DuckDB still skips files and row groups
-by them. A numeric without a precision lies there as text; shown as text, ORDER BY and max() would be silently wrong, so it
-is a `NUMERIC`, rounded to that many decimals. Beside each table, `"<table>$stored"` shows what lies in the lake, untouched.
+Columns that lie in the lake as they are in the source are left untouched, so that DuckDB still skips files and row
+groups by them. A numeric without a precision lies there as text; shown as text, ORDER BY and max() would be silently
+wrong, so it is a `NUMERIC`, rounded to that many decimals. Beside each table, `"<table>$stored"` shows what lies in the
+lake, untouched.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tailrace.query.history import Metadata
 from tailrace.query.lake import Table
 
 NUMERIC: Final = (38, 10)
-"""What PostgreSQL's numeric without a precision is here: ten decimals leave 28 digits before the point, and a product of
-two of them still has 18."""
+"""What PostgreSQL's numeric without a precision is here: ten decimals leave 28 digits before the point, and a product
+of two of them still has 18."""
 STORED: Final = "$stored"
 
 _ITEM: Final = r'"(?:[^"\\]|\\.)*"|[^,{}"]+'
@@ -70,11 +71,11 @@ def select(table: Table, relation: Relation, metadata: Metadata) -> str:
     else:
         names = [name for name in stored if name != special]
     columns = [_column(name, stored[name], declared.get(name), special) for name in names]
-    return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"
+    return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
 
 def select_stored(table: Table, metadata: Metadata) -> str:
-    return f"SELECT * FROM {_source(table, metadata.columns(table.snapshot))}"
+    return f"SELECT * FROM {_source(table, metadata.columns(table.snapshot))}"  # noqa: S608 (quoted)
 
 
 def _source(table: Table, stored: Mapping[str, Any]) -> str:
@@ -124,8 +125,9 @@ def _array(own: str, name: str, element: Type) -> str:
     plain = "regexp_replace(i[2:-2], '\\\\(.)', '\\1', 'g')"
     read = f"CASE WHEN i = 'NULL' THEN NULL WHEN i[1] = '\"' THEN {plain} ELSE i END"
     listed = f"CAST(list_transform({items}, lambda i: {read}) AS {_ELEMENTS[base.name]}[])"
-    told = f"{name} holds an array of several dimensions, or one that is not counted from 1: read it from the table with {STORED}"
-    return f"CASE WHEN {own} LIKE '{{%' AND {own} NOT LIKE '{{{{%' THEN {listed} WHEN {own} IS NOT NULL THEN error({literal(told)}) END"
+    told = f"{name} holds an array of several dimensions, or not counted from 1: read it from the table with {STORED}"
+    is_plain = f"{own} LIKE '{{%' AND {own} NOT LIKE '{{{{%'"
+    return f"CASE WHEN {is_plain} THEN {listed} WHEN {own} IS NOT NULL THEN error({literal(told)}) END"
 
 
 def _duckdb(stored: Any) -> str:

@@ -81,15 +81,15 @@ class Reader:
         return value.decode("utf-8", "strict")
 
     def byte(self) -> bytes:
-        return self.bytes(1)
+        return self.take(1)
 
     def int16(self) -> int:
-        return int(struct.unpack("!h", self.bytes(2))[0])
+        return int(struct.unpack("!h", self.take(2))[0])
 
     def int32(self) -> int:
-        return int(struct.unpack("!i", self.bytes(4))[0])
+        return int(struct.unpack("!i", self.take(4))[0])
 
-    def bytes(self, count: int) -> bytes:
+    def take(self, count: int) -> bytes:
         value = self._body[self._at : self._at + count]
         if count < 0 or len(value) != count:
             raise Malformed("a message that ends too early")
@@ -98,7 +98,7 @@ class Reader:
 
     def value(self) -> bytes | None:
         size = self.int32()
-        return None if size == -1 else self.bytes(size)
+        return None if size == -1 else self.take(size)
 
     def rest(self) -> bytes:
         return self._body[self._at :]

@@ -70,7 +70,7 @@ def system_relations() -> tuple[SystemRelation, ...]:
     for line in files(__package__).joinpath("relations.txt").read_text("utf-8").splitlines():
         name, oid, kind, *columns = line.split(" ")
         schema, _, name = name.partition(".")
-        typed = dict(c.split(":") for c in columns)  # type: ignore[misc]
+        typed = dict(c.split(":") for c in columns)
         found.append(SystemRelation(schema, name, int(oid), kind, typed | _OLDER.get(name, {})))
     return tuple(found)
 
@@ -128,7 +128,7 @@ class Catalogue:
 
 
 def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
-    found = []
+    found: list[Row] = []
     names: dict[int, str] = {}
     lines = files(__package__).joinpath("types.txt").read_text("utf-8").splitlines()
     for line in lines:
@@ -151,7 +151,8 @@ def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
 
 
 def _create(cursor: Any, place: str, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-    cursor.execute(f'CREATE TABLE {place}."{name}" ({", ".join(f"{c!r} {_duckdb(t)}" for c, t in columns.items())})'.replace("'", '"'))
+    typed = [f'"{column}" {_duckdb(type_)}' for column, type_ in columns.items()]
+    cursor.execute(f'CREATE TABLE {place}."{name}" ({", ".join(typed)})')
     if not rows:
         return
     schema = pa.schema([(column, _arrow(type_)) for column, type_ in columns.items()])

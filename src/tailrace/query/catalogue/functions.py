@@ -1,7 +1,7 @@
 """PostgreSQL's functions that look into the catalogues, as macros of DuckDB.
 
-They read tables of their own (`HELPERS`), whose columns have names that no argument has: a macro's argument is put in as it
-is written, and `oid` would be read as that of the table inside.
+They read tables of their own (`HELPERS`), whose columns have names that no argument has: a macro's argument is put in
+as it is written, and `oid` would be read as that of the table inside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the system catalogues say of a moment's tables: rows, as PostgreSQL would have them, from the relations alone."""
+"""What the system catalogues say of a moment's tables: rows as PostgreSQL has them, from the relations alone."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Walking over tokens: neighbours that are no white space, brackets and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.query.lexer import Kind, Token
+
+_NO_FUNCTION: Final = frozenset(
+    ("and", "or", "not", "in", "on", "where", "select", "then", "else", "when", "as", "by", "any")
+)
+
+
+def raw(text: str) -> Token:
+    """Finished text: no later rule looks into it."""
+    return Token(Kind.NUMBER, text)
+
+
+def following(tokens: Sequence[Token], at: int) -> int:
+    """The place of the next token that is no space; the end if there is none."""
+    at += 1
+    while at < len(tokens) and tokens[at].kind is Kind.SPACE:
+        at += 1
+    return at
+
+
+def preceding(tokens: Sequence[Token], at: int) -> int:
+    at -= 1
+    while at >= 0 and tokens[at].kind is Kind.SPACE:
+        at -= 1
+    return at
+
+
+def word_at(tokens: Sequence[Token], at: int) -> str:
+    return tokens[at].word if 0 <= at < len(tokens) else ""
+
+
+def string_at(tokens: Sequence[Token], at: int) -> str | None:
+    """A string, also one that was a parameter."""
+    if at >= len(tokens):
+        return None
+    token = tokens[at]
+    return token.string or (Token(Kind.STRING, token.text).string if token.text.startswith("'") else None)
+
+
+def closing(tokens: Sequence[Token], at: int) -> int:
+    depth = 0
+    for place in range(at, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[place].word, 0)
+        if depth == 0:
+            return place
+    return len(tokens) - 1
+
+
+def operand(tokens: Sequence[Token], end: int) -> int:
+    """Where the expression begins that ends at this place, and that a `::` after it would cast."""
+    at = end
+    if tokens[at].word in (")", "]"):
+        depth = 0
+        while at >= 0:
+            depth += {")": 1, "]": 1, "(": -1, "[": -1}.get(tokens[at].word, 0)
+            if depth == 0:
+                break
+            at -= 1
+        before = preceding(tokens, at)
+        is_part = before >= 0 and (tokens[before].kind in (Kind.WORD, Kind.QUOTED) or tokens[before].word in (")", "]"))
+        return operand(tokens, before) if is_part and tokens[before].word not in _NO_FUNCTION else at
+    while word_at(tokens, preceding(tokens, at)) == ".":
+        at = preceding(tokens, preceding(tokens, at))
+    return at
