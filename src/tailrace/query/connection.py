@@ -91,6 +91,7 @@ class Connection:
         told = failure.of(error)
         self._session.failed()
         self._send(wire.error(told.sqlstate, told.message, told.hint))
+        self._flush()  # a client in a pipeline waits for it, and its wish to see it would be skipped
 
     def _handle(self, kind: bytes, body: Reader) -> None:
         if kind == b"S":

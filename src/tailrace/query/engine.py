@@ -162,6 +162,13 @@ class Engine:
             for schema, shown in names:
                 if (schema, shown) in attached.views:
                     continue
+                folded = {(s.lower(), n.lower()): n for s, n in attached.views}
+                if (other := folded.get((schema.lower(), shown.lower()))) is not None:
+                    raise Failure(
+                        "0A000",
+                        f"{schema}: {other} and {shown} differ only in case, and DuckDB cannot tell them apart",
+                        "one of them is shown until the next step is delivered; give the other a name with `route`",
+                    )
                 name = shown.removesuffix(STORED) if (schema, shown) not in attached.moment.tables else shown
                 table = attached.moment.tables[schema, name]
                 metadata = self._lake.metadata(table.metadata)
