@@ -39,6 +39,8 @@ def _run(env: dict[str, str], command: list[str]) -> subprocess.CompletedProcess
     [
         (["--sink", "replika"], ["no sink 'replika'", "did you mean replica?"]),
         (["--rewind", "snapshot"], ["--rewind needs exactly one --sink"]),
+        (["--reload", "public.t"], ["--reload needs exactly one --sink"]),
+        (["--reload", "t", "--sink", "replica"], ["'t' is not a pattern of table names"]),
         (["--pause", "other"], ["no sink 'other'"]),
         (["--once"], ["sink replica is paused", "--resume replica"]),
     ],
@@ -60,7 +62,7 @@ def test_without_a_sink_there_is_an_example(command: str, tmp_path: Path) -> Non
     assert "[[sink]]" in done.stderr
 
 
-def test_a_pause_without_spark(env: dict[str, str], tmp_path: Path) -> None:
+def test_wishes_without_spark(env: dict[str, str], tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     without = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", without, "deliver"]
@@ -68,6 +70,8 @@ def test_a_pause_without_spark(env: dict[str, str], tmp_path: Path) -> None:
     assert status.wish(store, "replica").is_paused
     assert _run(env, [*command, "--resume", "replica"]).returncode == 0
     assert not status.wish(store, "replica").is_paused
+    assert _run(env, [*command, "--sink", "replica", "--reload", "public.a", "--reload", "public.b"]).returncode == 0
+    assert status.wish(store, "replica").reload == ("public.a", "public.b")
     delivering = _run(env, [*command, "--once"])
     assert delivering.returncode == 1
     assert "pip install 'tailrace[spark]'" in delivering.stderr

@@ -258,6 +258,24 @@ def test_rewound(destination: Destination, scenario: Scenario, tmp_path: Path) -
             delivering.assert_holds(scenario, scenario.marks[-1], state)
 
 
+def test_one_table_loaded_anew(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """From its newest snapshot, while the others stay as they are."""
+    if isinstance(destination, (*TELLERS, History)):
+        pytest.skip("what tells of changes tells of each once")
+    store = scenario.store_of(tmp_path / "store", scenario.marks[-2])
+    delivering = Delivering(destination, store, tables=["public.accounts", "public.recopied", "public.altered"])
+    delivering.deliver(scenario.marks[-2].offset)
+    with delivering.stepper() as one:
+        before = one.state
+        assert one.reload(["public.re*", "public.absent"]) == 1
+        assert one.state.cursor == before.cursor
+        assert one.state.tables.keys() == before.tables.keys()
+        assert one.reload(["public.absent"]) == 0
+        delivering.assert_holds(scenario, scenario.marks[-2], one.state)
+    scenario.store_of(tmp_path / "store")
+    delivering.assert_holds(scenario, scenario.marks[-1], delivering.deliver(scenario.end))
+
+
 def _positions(destination: Destination) -> list[Position]:
     """Of whatever was told, if the destination tells anything."""
     return [record.position for record in destination.records()] if isinstance(destination, TELLERS) else []

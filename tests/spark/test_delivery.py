@@ -22,7 +22,8 @@ from tailrace.log.reader import LogReader
 from tailrace.sinks import status
 from tailrace.sinks.base import State
 from tailrace.sinks.cursor import mirrored
-from tailrace.spark.delivery import Engine
+from tailrace.sinks.stepper import Stepper
+from tailrace.spark.delivery import Engine, delivery
 from tailrace.store import Store
 
 KIND = "tests.spark.witness:Witness"
@@ -164,6 +165,32 @@ def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(
         assert memory.positions == []
         status.resume(store, "rests")
         assert wait_until(lambda: arrived(memory, store), 180)
+
+
+def test_a_wish_to_load_tables_anew_is_heeded_once_and_upkeep_goes_on(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def reload(_: Stepper, patterns: Sequence[str]) -> int:
+        asked.append(patterns)
+        return 1
+
+    monkeypatch.setattr(Stepper, "reload", reload)
+    monkeypatch.setattr(delivery, "_LOOK_S", 0.1)
+    memory = memories("one")
+    status.reload(store, "one", ["public.notes"])
+    with delivering(spark, store, [{"name": "one", "start": "earliest"}]) as engine:
+        insert(database, captured, 0, 5)
+        assert wait_until(lambda: status.wish(store, "one").reload == () and arrived(memory, store), 180)
+        assert wait_until(lambda: memory.tended > 2, 60)
+        assert engine.wait(engine.end(), 60)
+    assert asked == [("public.notes",)]
 
 
 def test_poison_stops_the_sink_or_is_set_aside(

@@ -29,6 +29,7 @@ class Memory:
     """Commits wait until it is set."""
     entered: threading.Event = field(default_factory=threading.Event)
     opened: int = 0
+    tended: int = 0
 
     def __post_init__(self) -> None:
         self.may_go.set()
@@ -49,6 +50,7 @@ class Witness:
     whole_transactions = True
     keeps_tables = False
     interval_ms = 0
+    packages = ()
 
     def __init__(self, name: str, options: WitnessOptions, context: Context) -> None:
         self.name = name
@@ -89,6 +91,9 @@ class Witness:
         for receipt in receipts:
             self.memory.positions += receipt
         self.memory.state = step.after
+
+    def tend(self) -> None:
+        self.memory.tended += 1
 
     def rewind(self, state: State) -> None:
         self.memory.state = state

@@ -18,6 +18,7 @@ from tailrace.errors import ConfigError, SparkError
 from tailrace.ops import channel
 from tailrace.ops.status import Overview
 from tailrace.settings import Settings
+from tailrace.settings.pattern import TablePattern
 from tailrace.settings.reading import did_you_mean
 from tailrace.sinks import Configured, status
 from tailrace.store import Store
@@ -44,6 +45,13 @@ _POLL_SECONDS = 0.25
     metavar="LSN|TIME|snapshot",
     help="Deliver again from there on. Needs one --sink; a sink that keeps tables loads them anew.",
 )
+@click.option(
+    "--reload",
+    "tables",
+    multiple=True,
+    metavar="TABLE",
+    help="Let a sink load a table anew from its newest snapshot, wherever it runs; then exit. Needs one --sink.",
+)
 @click.option("--master", metavar="URL", help="A Spark cluster's; this machine's processors where it is not given.")
 @click.option("--pause", metavar="NAME", help="Let a sink rest, wherever it runs, until it is resumed; then exit.")
 @click.option("--resume", metavar="NAME", help="Let it deliver again; then exit.")
@@ -53,6 +61,7 @@ def command(
     names: tuple[str, ...],
     once: bool,
     rewind: str | None,
+    tables: tuple[str, ...],
     master: str | None,
     pause: str | None,
     resume: str | None,
@@ -70,6 +79,9 @@ def command(
         _pause_and_resume(store, configured, pause, resume)
         return
     chosen = _chosen(configured, names)
+    if tables:
+        _reload(store, chosen, names, tables)
+        return
     if rewind is not None and len(names) != 1:
         raise ConfigError("--rewind needs exactly one --sink", "say which: what it has delivered is delivered again")
     if once and (paused := [c.name for c in chosen if status.wish(store, c.name).is_paused]):
@@ -114,6 +126,17 @@ def _pause_and_resume(store: Store, configured: Sequence[Configured], pause: str
     if resume is not None:
         status.resume(store, resume)
         click.echo(f"sink {resume} is resumed")
+
+
+def _reload(store: Store, chosen: Sequence[Configured], names: Sequence[str], tables: Sequence[str]) -> None:
+    if len(names) != 1:
+        raise ConfigError("--reload needs exactly one --sink", "say which sink is to load the table anew")
+    if not chosen[0].sink.keeps_tables:
+        raise ConfigError(f"sink {names[0]} tells what happened, and keeps no tables", "--rewind tells it again")
+    for table in tables:
+        TablePattern.parse(table)
+    status.reload(store, names[0], tables)
+    click.echo(f"sink {names[0]} loads {', '.join(tables)} anew within seconds, or when it is started")
 
 
 def _engine(settings: Settings, chosen: Sequence[Configured], master: str | None) -> Engine:

@@ -52,11 +52,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from tailrace.change import Lsn, Relation
 from tailrace.log.decoding import Chunk
 from tailrace.log.plan import Offset
+
+REWIND: Final = "`tailrace deliver --sink {} --rewind snapshot` loads its tables anew"
+"""What helps a destination that is no longer as it was left: for a sink's name."""
 
 Receipt = Any
 """What `stage` tells `commit`: small, and picklable."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -93,28 +93,43 @@ class Wish:
 
     is_paused: bool = False
     at: str = ""
+    reload: tuple[str, ...] = ()
+    """Patterns of tables to load anew; a sink that has done so forgets them."""
 
 
 def wish(store: Store, sink: str) -> Wish:
     key = f"{CURSORS}/{sink}/{_WISH}"
     data = store.get(key)
     try:
-        return Wish() if data is None else Wish(**json.loads(data))
+        raw = {} if data is None else json.loads(data)
+        return Wish(**raw | {"reload": tuple(raw.get("reload", ()))})
     except (ValueError, TypeError) as error:
         raise CorruptError(f"{key}: not an operator's wish", f"tailrace deliver --resume {sink}") from error
 
 
 def pause(store: Store, sink: str) -> Wish:
     """Wherever it runs, it stops delivering within seconds, and stays so over restarts until it is resumed."""
-    return _save_wish(store, sink, is_paused=True)
+    return _save_wish(store, sink, replace(wish(store, sink), is_paused=True))
 
 
 def resume(store: Store, sink: str) -> Wish:
     """Wherever it runs, it delivers again within seconds, also when it had failed."""
-    return _save_wish(store, sink, is_paused=False)
+    return _save_wish(store, sink, replace(wish(store, sink), is_paused=False))
 
 
-def _save_wish(store: Store, sink: str, *, is_paused: bool) -> Wish:
-    wish = Wish(is_paused, datetime.now(UTC).isoformat())
-    store.replace(f"{CURSORS}/{sink}/{_WISH}", json.dumps(asdict(wish)).encode())
-    return wish
+def reload(store: Store, sink: str, tables: Sequence[str]) -> Wish:
+    """Wherever it runs, it loads these tables anew within seconds, and goes on with the others."""
+    before = wish(store, sink)
+    return _save_wish(store, sink, replace(before, reload=(*before.reload, *tables)))
+
+
+def reloaded(store: Store, sink: str, tables: Sequence[str]) -> Wish:
+    """It was done."""
+    before = wish(store, sink)
+    return _save_wish(store, sink, replace(before, reload=tuple([t for t in before.reload if t not in tables])))
+
+
+def _save_wish(store: Store, sink: str, wanted: Wish) -> Wish:
+    wanted = replace(wanted, at=datetime.now(UTC).isoformat())
+    store.replace(f"{CURSORS}/{sink}/{_WISH}", json.dumps(asdict(wanted)).encode())
+    return wanted

@@ -20,6 +20,7 @@ from tailrace.log.plan import Batch, Offset
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import Snapshot, SnapshotReader
 from tailrace.log.trim import Trim
+from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
 from tailrace.sinks.base import Load, Parallel, State, Step
@@ -126,6 +127,23 @@ class Stepper:
         self.sink.rewind(after)
         self.state, self._offset = after, None
         self._mirror(at_once=True)
+
+    def reload(self, patterns: Sequence[str]) -> int:
+        """Load some tables anew, from their newest snapshots, while the others stay as they are; how many there are."""
+        wanted = [TablePattern.parse(pattern) for pattern in patterns]
+        found = [
+            s
+            for s in self._usable()
+            if s.relation.oid in self.state.tables
+            and any(pattern.matches(s.relation.schema, s.relation.name) for pattern in wanted)
+        ]
+        if found:
+            gone = {s.relation.oid for s in found}
+            after = replace(self.state, tables={oid: at for oid, at in self.state.tables.items() if oid not in gone})
+            self.sink.rewind(after)
+            self.state = after
+            self.load_missing()
+        return len(found)
 
     def offset(self) -> Offset:
         """Where in the log the sink's cursor is."""

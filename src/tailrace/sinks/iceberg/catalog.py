@@ -7,79 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from tailrace.errors import ConfigError, SinkError
+from tailrace.errors import ConfigError, SinkError, SinkRefused
 from tailrace.sinks.iceberg.failure import classified
 from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.sinks.iceberg.properties import WITNESSES, packages, properties
 from tailrace.sinks.iceberg.vector import Blob
-
-ICEBERG: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-_SQLITE: Final = "org.xerial:sqlite-jdbc:3.50.3.0"
-_POSTGRES: Final = "org.postgresql:postgresql:42.7.8"
-_AWS: Final = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
-
-_S3: Final[Mapping[str, str]] = {
-    "endpoint": "s3.endpoint",
-    "region": "client.region",
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-}
-"""What the object store calls it → what Iceberg does."""
-
-
-def packages(options: IcebergOptions) -> tuple[str, ...]:
-    """The Java libraries that a session needs for this lake."""
-    scheme = urlsplit(options.catalog).scheme
-    found = [ICEBERG]
-    if scheme in ("", "sqlite"):
-        found.append(_SQLITE)
-    if scheme in ("postgresql", "postgres"):
-        found.append(_POSTGRES)
-    if urlsplit(options.warehouse).scheme == "s3":
-        found.append(_AWS)
-    return tuple(found)
-
-
-def properties(options: IcebergOptions) -> dict[str, str]:
-    """Of the catalog, as Iceberg names them. They hold secrets: never a part of Spark's configuration."""
-    found = {"warehouse": options.root} | _catalog(options)
-    if urlsplit(options.warehouse).scheme == "s3":
-        given = {key.removeprefix("aws_"): value for key, value in options.options.items()}
-        found["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-        found |= {_S3[key]: value for key, value in given.items() if key in _S3}
-        if given.get("virtual_hosted_style_request", "false") != "true":
-            found["s3.path-style-access"] = "true"
-    return found | dict(options.catalog_options)
-
-
-def _catalog(options: IcebergOptions) -> dict[str, str]:
-    parts = urlsplit(options.catalog)
-    match parts.scheme:
-        case "" | "sqlite":
-            path = unquote(parts.path) if options.catalog else f"{options.root}/catalog.db"
-            # Readers may look while we write; neither needs to fail for that.
-            uri = f"jdbc:sqlite:{path}?busy_timeout=30000&journal_mode=WAL"
-            return {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
-        case "postgresql" | "postgres":
-            uri = f"jdbc:postgresql://{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
-            found = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
-            if parts.username:
-                found["jdbc.user"] = unquote(parts.username)
-            password = options.catalog_password.reveal() if options.catalog_password else unquote(parts.password or "")
-            return found | ({"jdbc.password": password} if password else {})
-        case "http" | "https":
-            return {"type": "rest", "uri": options.catalog}
-    raise ConfigError(f"catalog {options.catalog}: unknown scheme {parts.scheme!r}", "sqlite, postgresql or https")
-
 
 _CLASSES: Final = (
     *("CatalogUtil", "ContentFileParser", "DataFiles", "MetricsConfig", "SchemaParser"),
@@ -87,19 +26,6 @@ _CLASSES: Final = (
     *("expressions.Expressions", "expressions.Literal", "parquet.ParquetUtil", "spark.actions.SparkActions"),
     "shaded.com.fasterxml.jackson.databind.ObjectMapper",
 )
-
-
-def _classes(jvm: Any) -> SimpleNamespace | None:
-    """Iceberg's classes by their names, looked up once: each way to one is several calls to Java."""
-    found = {}
-    for path in _CLASSES:
-        place = jvm.org.apache.iceberg
-        for name in path.split("."):
-            place = getattr(place, name)
-        if not isinstance(place, JavaClass):
-            return None
-        found[path.rpartition(".")[2]] = place
-    return SimpleNamespace(**found)
 
 
 class Catalog:
@@ -114,24 +40,17 @@ class Catalog:
         self._gateway = context._gateway
         self._jvm: Any = context._jvm
         self._identifiers: dict[tuple[str, str], Any] = {}
-        if urlsplit(options.catalog).scheme in ("", "sqlite"):
-            _directory(options)
+        if options.catalog_kind == "sqlite":
+            _make_directory(options)
         with classified("the catalog"):
-            classes = _classes(self._jvm)
-            if classes is None:
-                raise ConfigError(
-                    "the Spark session lacks Iceberg",
-                    f"session(packages={packages(options)}), or let Tailrace start Spark",
-                )
-            self.java = classes
-            self._json = classes.ObjectMapper()
+            self.java = self._classes(packages(options))
+            self._json = self.java.ObjectMapper()
             build = self.java.CatalogUtil.buildIcebergCatalog
             self._catalog = build("lake", self.map(properties(options)), context._jsc.hadoopConfiguration())
 
     def close(self) -> None:
         with classified("the catalog"):
-            if hasattr(self._catalog, "close"):
-                self._catalog.close()
+            self._catalog.close()
 
     def actions(self) -> Any:
         """What Iceberg has for Spark to do."""
@@ -201,6 +120,23 @@ class Catalog:
             self._catalog.createNamespace(namespace)
         self._catalog.renameTable(self._identifier(old), self._identifier(new))
 
+    def _classes(self, needed: Sequence[str]) -> SimpleNamespace:
+        """Iceberg's classes by their names, looked up once: each way to one is several calls to Java."""
+        found = {path.rpartition(".")[2]: self._class(f"org.apache.iceberg.{path}") for path in _CLASSES}
+        libraries = [package for package in needed if package in WITNESSES and self._class(WITNESSES[package]) is None]
+        if libraries or None in found.values():
+            raise ConfigError(
+                f"the Spark session lacks {', '.join(libraries) or 'Iceberg'}",
+                f"session(packages={list(needed)}), or let Tailrace start Spark",
+            )
+        return SimpleNamespace(**found)
+
+    def _class(self, path: str) -> JavaClass | None:
+        place = self._jvm
+        for name in path.split("."):
+            place = getattr(place, name)
+        return place if isinstance(place, JavaClass) else None
+
     def _namespace(self, schema: str) -> Any:
         return self.java.Namespace.of(self.strings([schema]))
 
@@ -210,6 +146,11 @@ class Catalog:
         return self._identifiers[target]
 
 
-def _directory(options: IcebergOptions) -> None:
-    path = unquote(urlsplit(options.catalog).path) if options.catalog else f"{options.root}/catalog.db"
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+def _make_directory(options: IcebergOptions) -> None:
+    directory = options.sqlite.parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SinkRefused(
+            f"the catalog: {directory}: {error.strerror}", "name a place where this user may make a directory"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,7 +12,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from tailrace.errors import SinkError, SinkRefused, TailraceError
 
 _REFUSED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDeniedException")
+_CREDENTIALS: Final = "check the credentials, and what they allow"
 _CONFLICT: Final = ("CommitFailedException", "ValidationException")
+# Authentication, no such database, privileges: as PostgreSQL numbers them.
+_REFUSED_STATES: Final = re.compile("28...|3D000|42501")
 
 
 @contextmanager
@@ -26,10 +30,14 @@ def classified(what: str) -> Iterator[None]:
 
 
 def _failure(what: str, raised: Any) -> TailraceError:
-    names = [cause.getClass().getSimpleName() for cause in _causes(raised)]
-    message = f"{what}: {names[0]}: {str(raised.getMessage()).splitlines()[0]}"
-    if any(name in _REFUSED for name in names):
-        return SinkRefused(message, "check the credentials, and what they allow")
+    causes = list(_causes(raised))
+    names = [str(cause.getClass().getSimpleName()) for cause in causes]
+    # The first says what was being done, the last what is the matter.
+    told = dict.fromkeys(_first_line(cause) for cause in (causes[0], causes[-1]))
+    message = f"{what}: {names[0]}: {': '.join(filter(None, told))}"
+    for cause, name in zip(causes, names, strict=True):
+        if hint := _refusal(cause, name):
+            return SinkRefused(message, hint)
     if "CommitStateUnknownException" in names:
         return SinkError(message, "whether it was committed is looked up before anything is tried again")
     if any(name in _CONFLICT for name in names):
@@ -37,9 +45,25 @@ def _failure(what: str, raised: Any) -> TailraceError:
     return SinkError(message, "it is tried again; does the catalog answer?")
 
 
-def _causes(raised: Any) -> list[Any]:
-    found = []
+def _refusal(cause: Any, name: str) -> str | None:
+    """What to do about it, where trying again cannot help."""
+    match name:
+        case "PSQLException" if _REFUSED_STATES.fullmatch(str(cause.getSQLState())):
+            return "check the catalog's database, user and catalog_password, and what they allow"
+        case "NoSuchBucketException":
+            return "create the bucket, or mend `warehouse`"
+        case "S3Exception" if cause.statusCode() in (401, 403):
+            return _CREDENTIALS
+        case "SdkClientException" if "Unable to load credentials" in _first_line(cause):
+            return "put access_key_id and secret_access_key into the sink's options, or into the environment"
+    return _CREDENTIALS if name in _REFUSED else None
+
+
+def _causes(raised: Any) -> Iterator[Any]:
     while raised is not None:
-        found.append(raised)
+        yield raised
         raised = raised.getCause()
-    return found
+
+
+def _first_line(raised: Any) -> str:
+    return str(raised.getMessage() or "").partition("\n")[0]

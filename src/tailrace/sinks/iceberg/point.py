@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import CorruptError, TailraceError
+from tailrace.sinks.base import REWIND
 from tailrace.store import Store
 
 _VERSION: Final = 1
@@ -150,7 +151,7 @@ def load_relation(warehouse: Store, sink: str, digest: str) -> Relation:
     if data is None:
         raise CorruptError(
             f"{warehouse.url}: {_relation_key(sink, digest)} is missing, and a table was made of it",
-            "load the tables anew: `tailrace deliver --rewind`",
+            REWIND.format(sink),
         )
     return Relation.from_json(data.decode())
 

@@ -59,5 +59,6 @@ def _check(values: Iterable[str], relation: Relation, column: Column) -> None:
         raise SinkRefused(
             f"{relation.qualified_name}, column {column.name}: its type became "
             f"{types.sql_name(column.type, column.modifier)}, and a value in the lake does not become that by itself",
-            f"take a new snapshot: `tailrace snapshot {relation.qualified_name}`, then load it",
+            f"take a new snapshot: `tailrace snapshot {relation.qualified_name}`, then "
+            f"`tailrace deliver --sink … --reload {relation.qualified_name}`",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from tailrace.log.decoding import TableChanges
 from tailrace.sinks import Context
 from tailrace.sinks.base import Parallel, Part, State, Step
 from tailrace.sinks.gathering import gathered
-from tailrace.sinks.iceberg import catalog, effect, point
+from tailrace.sinks.iceberg import effect, point, properties
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.datafile import Warehouse
 from tailrace.sinks.iceberg.failure import classified
@@ -75,7 +75,7 @@ class IcebergSink:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        return catalog.packages(self._options)
+        return properties.packages(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_session": None, "_options": self._options.carried()}
@@ -88,12 +88,13 @@ class IcebergSink:
             self._generation = found.lake if found else secrets.token_hex(4)
             # Nobody who writes rows may know which of them would be taken for each other.
             self._seed = secrets.randbits(64), secrets.randbits(64)
+            catalog = Catalog(self._options)
             indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
-            lake = Lake(self.name, Catalog(self._options), warehouse, self._seed, indexes)
+            lake = Lake(self.name, catalog, warehouse, self._seed, indexes)
             tables = Tables(lake, self._generation)
+            self._session = _Session(lake, tables, Upkeep(lake, self._options), found)
             for named in found.tables if found else ():
                 tables.open(named)
-            self._session = _Session(lake, tables, Upkeep(lake, self._options), found)
             self._learn()
         if found is None:
             return State()
@@ -107,9 +108,9 @@ class IcebergSink:
 
     def stage(self, part: Part) -> tuple[tuple[Kind, Staged], ...]:
         warehouse = Warehouse(self._options)
-        is_load = part.load is not None
+        loaded = {load.relation.oid for load in part.step.loads}
         found = [
-            (kind, self._stage(warehouse, run, kind, is_load=is_load))
+            (kind, self._stage(warehouse, run, kind, loaded, is_load=part.load is not None))
             for run in gathered(part.chunks)
             for kind in self._kinds()
         ]
@@ -136,7 +137,6 @@ class IcebergSink:
 
     def rewind(self, state: State) -> None:
         session = self._opened()
-        session.tables.keep_only(state.tables)
         self._publish(state, session.point.committed_at if session.point else None)
         self._learn()
 
@@ -150,17 +150,21 @@ class IcebergSink:
                 self._publish(State(session.point.cursor, since), session.point.committed_at)
 
     def close(self) -> None:
-        if self._session is not None:
-            shutil.rmtree(self._session.lake.indexes, ignore_errors=True)
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            shutil.rmtree(session.lake.indexes, ignore_errors=True)
+            session.lake.catalog.close()
 
     def _kinds(self) -> tuple[Kind, ...]:
         return _KINDS[self._options.mode]
 
-    def _stage(self, warehouse: Warehouse, run: TableChanges, kind: Kind, *, is_load: bool) -> Staged | None:
+    def _stage(
+        self, warehouse: Warehouse, run: TableChanges, kind: Kind, loaded: Container[int], *, is_load: bool
+    ) -> Staged | None:
         known = self._known.get((run.relation.oid, kind))
         # A mirror is loaded whatever it has; a changelog has told already what it has told.
-        if known is not None and not (is_load and kind == "mirror") and (run.at.commit_lsn < known.floor).any():
+        counts = kind == "changelog" or run.relation.oid not in loaded
+        if known is not None and counts and (run.at.commit_lsn < known.floor).any():
             run = run.take(run.at.commit_lsn >= known.floor)
             if not len(run):
                 return None

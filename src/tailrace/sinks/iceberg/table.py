@@ -18,6 +18,7 @@ import pyarrow as pa
 from tailrace.change import Relation
 from tailrace.errors import FencedError, SinkDiverged, SinkRefused
 from tailrace.log.fold import has_key, key_columns
+from tailrace.sinks.base import REWIND
 from tailrace.sinks.iceberg import datafile, vector
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.columns import Columns
@@ -215,7 +216,7 @@ class LakeTable:
             if self.held is None and str(snapshot.operation()) != "replace":
                 raise FencedError(
                     f"{self.name}: somebody else changed its rows",
-                    "roll it back to Tailrace's last snapshot, or load it anew: `tailrace deliver --rewind`",
+                    f"roll it back to Tailrace's last snapshot; {REWIND.format(self._lake.sink)}",
                 )
             snapshot = self._table.snapshot(snapshot.parentId()) if snapshot.parentId() is not None else None
 
@@ -237,7 +238,7 @@ class LakeTable:
         if shape is None:
             raise SinkDiverged(
                 f"{self.name}: somebody changed its columns",
-                "change them back, or load the table anew: `tailrace deliver --rewind`",
+                f"change them back, or {REWIND.format(self._lake.sink)}",
             )
         return shape
 
@@ -251,7 +252,7 @@ class LakeTable:
             missing = int(np.count_nonzero(numbers < 0))
             raise SinkDiverged(
                 f"{self.name}: {missing} rows that changed at {effect.span} are not in the lake",
-                f"load it anew: `tailrace deliver --rewind {self._lake.sink}=snapshot`",
+                REWIND.format(self._lake.sink),
             )
 
     def _planned(self) -> Iterator[Live]:

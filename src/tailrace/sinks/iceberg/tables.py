@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 from tailrace.change import Lsn, Relation
 from tailrace.sinks.base import Load
@@ -65,10 +65,6 @@ class Tables:
         for table, target in self._renames:
             table.rename(target)
         self._renames.clear()
-
-    def keep_only(self, oids: Container[int]) -> None:
-        """Other mirrors are loaded anew; a changelog goes on where it is."""
-        self._known = {(oid, kind): t for (oid, kind), t in self._known.items() if kind == "changelog" or oid in oids}
 
     def point(self, since: dict[int, Lsn]) -> tuple[PointTable, ...]:
         return tuple(

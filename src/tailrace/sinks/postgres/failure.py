@@ -9,9 +9,8 @@ import psycopg
 
 from tailrace.errors import PoisonError, SinkDiverged, SinkError, SinkRefused, TailraceError
 from tailrace.postgres.failure import WAIT, Classifier, Rule
+from tailrace.sinks.base import REWIND
 from tailrace.sinks.postgres.rows import Field, Positions
-
-REWIND: Final = "`tailrace deliver --sink {} --rewind snapshot` loads its tables anew"
 
 _RULES: Final = (
     # Somebody at the destination waits for us as we for him, or it has become a standby.

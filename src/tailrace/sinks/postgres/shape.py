@@ -16,7 +16,7 @@ from tailrace.errors import SinkRefused
 from tailrace.log.evolution import dropped, origins
 from tailrace.log.fold import has_key, key_columns
 from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.failure import REWIND, kind
+from tailrace.sinks.postgres.failure import kind
 
 Connection = psycopg.Connection[Any]
 
@@ -184,7 +184,7 @@ class Shape:
             raise SinkRefused(
                 f"{self._name}, column {column.name}: its type became {self._types.of(column)} at the source, "
                 f"and a value here does not become that by itself: {kind(error)}",
-                "take a new snapshot of the table, then " + REWIND.format(self._sink),
+                f"take a new snapshot of the table, then `tailrace deliver --sink {self._sink} --reload {self._name}`",
             ) from None
 
     def _set_nullable(self, column: Column) -> None:

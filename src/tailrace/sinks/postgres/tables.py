@@ -10,9 +10,8 @@ from psycopg import sql
 from tailrace.change import Relation
 from tailrace.errors import SinkDiverged, SinkRefused
 from tailrace.log.fold import has_key
-from tailrace.sinks.base import Load
+from tailrace.sinks.base import REWIND, Load
 from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.failure import REWIND
 from tailrace.sinks.postgres.ledger import Known, Ledger
 from tailrace.sinks.postgres.shape import Shape, shortened
 

@@ -12,6 +12,7 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,8 @@ _log = logging.getLogger("tailrace.deliver")
 # Between two steps: a snapshot whose message got lost (the log itself tells of others), and the sink's own upkeep.
 _LOOK_S: Final = 10.0
 _RATE_OVER_S: Final = 10.0
+# A query takes one or two to begin.
+_START_S: Final = 5.0
 
 
 class _StoppedError(Exception):
@@ -284,6 +287,8 @@ class Delivery:
                 with self._busy:
                     self._stepper.backlog()  # if it was the log, that says it in words
                 raise _ended(self.name, self._query.exception())
+            if self._wish.reload and not self._paused.is_set():
+                self._reload(self._wish.reload)
             if time.monotonic() >= self._next_look and not self._paused.is_set():
                 with self._busy:
                     self._stepper.load_missing()
@@ -291,10 +296,21 @@ class Delivery:
                 self._next_look = time.monotonic() + _LOOK_S
         raise _StoppedError
 
+    def _reload(self, patterns: Sequence[str]) -> None:
+        with self._busy:
+            count = self._stepper.reload(patterns)
+        self._wish = status.reloaded(self._store, self.name, patterns)
+        if not count:
+            _log.warning("sink %s: there is nothing to load anew of %s", self.name, ", ".join(patterns))
+
     def _end_query(self) -> None:
         query, self._query = self._query, None
         if query is not None:
             try:
+                # Stopped before, it would leave a process behind that complains that nobody answers.
+                given_up = time.monotonic() + _START_S
+                while _is_starting(query) and time.monotonic() < given_up:
+                    time.sleep(0.02)
                 query.stop()
             except (PySparkException, Py4JError, OSError) as error:  # OSError: Java is gone, and its port with it
                 _log.debug("sink %s: the query did not stop: %s", self.name, error)
@@ -343,6 +359,10 @@ class Delivery:
         """From the query's ledger: a line of version, one of Spark's own, one for each source."""
         lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
         return Offset.from_json(json.loads(lines[2]))
+
+
+def _is_starting(query: StreamingQuery) -> bool:
+    return query.isActive and query.status["message"] in ("Initializing StreamExecution", "Initializing sources")
 
 
 def _ended(sink: str, error: Exception | None) -> SinkError:
