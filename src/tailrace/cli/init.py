@@ -71,6 +71,27 @@ url = "file:///var/lib/tailrace"
 # What control calls must carry; needed on any host but loopback. Better as TAILRACE_HTTP_TOKEN than here.
 # token = "secret"
 
+[query]
+# `tailrace query`: the tables of an iceberg sink over PostgreSQL's protocol, read-only.
+# Elsewhere than on loopback, users and TLS are needed.
+# host = "127.0.0.1"
+# port = 5439
+# Names with their passwords, or better a SCRAM verifier as pg_authid keeps it; also as TAILRACE_QUERY_USERS_<NAME>.
+# Without any, whoever is on this machine may read.
+# users = { analyst = "SCRAM-SHA-256$4096:…" }
+# PEM files; the certificate's may hold the key, too.
+# tls_cert = "server.crt"
+# tls_key = "server.key"
+# max_connections = 64
+# Of all queries together. Unset: half of the machine's memory, and all of its processors.
+# memory_bytes = 8000000000
+# threads = 4
+# Where sorts and joins go that do not fit into memory, and how much of it they may take.
+# temp_directory = "/var/tmp"
+# temp_bytes = 10737418240
+# A session may set less, not more.
+# statement_timeout_s = 300.0
+
 # Where changes go, as many as you like: each reads the log at its own pace.
 # [[sink]]
 # type = "files"

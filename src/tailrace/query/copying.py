@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.query.command import Copy
 from tailrace.query.encoding import Cells, cells, from_values, lines, messages
@@ -53,25 +52,24 @@ def pieces(copy: Copy, batch: pa.RecordBatch, types: Sequence[WireType]) -> Iter
 
 
 def _column(copy: Copy, array: pa.Array, type_: WireType) -> Cells:
-    if type_.oid in _HARMLESS and type_.element is None:
-        found = cells(array, type_, False)
-        return found if copy.delimiter in "\t," and type_.oid != 1186 else _made_safe(copy, found)
-    is_text = pa.types.is_string(array.type) and type_.element is None
-    if is_text and not _needs_care(copy, array):
-        return cells(array, type_, False)
-    if is_text and copy.format == "text" and copy.delimiter == "\t":
-        for letter, escape in _ESCAPES:
-            array = pc.replace_substring(array, letter, escape)
-        return cells(array, type_, False)
-    return _made_safe(copy, cells(array, type_, False))
+    found = cells(array, type_, False)
+    if type_.oid in _HARMLESS and type_.element is None and copy.delimiter in "\t,;|":
+        return found
+    return _made_safe(copy, found) if _needs_care(copy, found) else found
 
 
-def _needs_care(copy: Copy, array: pa.Array) -> bool:
-    letters = re.escape(copy.delimiter) + (
-        r"\\\x08\f\n\r\t\v" if copy.format == "text" else re.escape(copy.quote) + r"\n\r"
+def _needs_care(copy: Copy, found: Cells) -> bool:
+    """Whether any letter that means something to the format is in the bytes: looked up, as most columns have none."""
+    letters = (
+        "".join(letter for letter, _ in _ESCAPES) if copy.format == "text" else copy.quote + "\n\r\\" + copy.null[:1]
     )
-    pattern = f"[{letters}]" if copy.format == "text" else f"[{letters}]|^\\\\\\.$|^{re.escape(copy.null)}$"
-    return bool(pc.any(pc.match_substring_regex(array, pattern)).as_py())
+    if copy.format == "csv" and not copy.null and bool((found.length == 0).any()):
+        return True
+    is_special = np.zeros(256, np.bool_)
+    is_special[np.frombuffer((letters + copy.delimiter).encode(), np.uint8)] = True
+    used = np.maximum(found.length, 0)
+    first, last = int(found.start.min(initial=0)), int((found.start + used).max(initial=0))
+    return bool(is_special[found.data[first:last]].any())
 
 
 def _made_safe(copy: Copy, found: Cells) -> Cells:
