@@ -32,7 +32,7 @@ from bench.throughput import ROW, TABLE
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.sinks.iceberg import catalog, point
+from tailrace.sinks.iceberg import point, properties
 from tailrace.sinks.iceberg.options import IcebergOptions
 from tailrace.spark import register
 from tailrace.spark.delivery.engine import Engine
@@ -71,8 +71,8 @@ def _started() -> Iterator[tuple[SparkSession, Path]]:
         plain = {
             "spark.sql.catalog.plain": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        } | {f"spark.sql.catalog.plain.{key}": value for key, value in catalog.properties(options).items()}
-        spark = session("bench", packages=catalog.packages(options), settings=plain)
+        } | {f"spark.sql.catalog.plain.{key}": value for key, value in properties.properties(options).items()}
+        spark = session("bench", packages=properties.packages(options), settings=plain)
         try:
             register(spark)
             spark.sql("CREATE NAMESPACE plain.public")
