@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("postgres", "snapshot", "spark", "store", "tls")]
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("postgres", "rest", "snapshot", "spark", "store", "tls")]
 
 _LONG = re.compile("tests/(contract|spark|faults)/|tests/cli/test_(run|demo)")
 

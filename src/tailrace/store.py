@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -109,7 +110,10 @@ class Store:
 
     def source(self, key: str) -> Any:
         """An object as a file that Arrow reads in parts. FileNotFoundError when there is none."""
-        return pa.PythonFile(obstore.open_reader(self._backend, key), mode="r")
+        info = self.head(key)
+        if info is None:
+            raise FileNotFoundError(key)
+        return pa.PythonFile(_Parts(self, info), mode="r")
 
     def head(self, key: str) -> ObjectInfo | None:
         with self._mapped(key):
@@ -202,6 +206,39 @@ class FileStore(Store):
             yield aside, target
         finally:
             aside.unlink(missing_ok=True)
+
+
+class _Parts(io.RawIOBase):
+    """An object, as much of it at a time as is asked for. obstore has such a reader, which does not know `closed`, and
+    Arrow asks; and its errors would not be ours."""
+
+    def __init__(self, store: Store, info: ObjectInfo) -> None:
+        self._store = store
+        self._info = info
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = max(min(len(buffer), self._info.size - self._at), 0)
+        if length:
+            found = self._store.get_range(self._info.key, self._at, length)
+            if found is None:
+                raise FileNotFoundError(self._info.key)
+            buffer[:length] = found
+            self._at += length
+        return length
 
 
 def _make_directories(path: Path) -> None:

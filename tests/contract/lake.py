@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -41,9 +41,25 @@ def engine() -> duckdb.DuckDBPyConnection:
 class Lake:
     directory: Path
     sink: str = "tested"
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of another catalog, or another warehouse."""
+
+    def __post_init__(self) -> None:
+        if "options" in self.more:
+            given = self.more["options"]
+            engine().execute(
+                f"CREATE OR REPLACE SECRET s3 (TYPE s3, KEY_ID '{given['access_key_id']}',"
+                f" SECRET '{given['secret_access_key']}', ENDPOINT '{given['endpoint'].removeprefix('http://')}',"
+                " URL_STYLE 'path', USE_SSL false)"
+            )
 
     def settings(self) -> Mapping[str, Any]:
-        return {"type": "iceberg", "warehouse": self.directory.as_uri()}
+        return {"type": "iceberg", "warehouse": self.directory.as_uri(), **self.more}
+
+    @property
+    def store(self) -> Store:
+        given = self.settings()
+        return Store.open(given["warehouse"], given.get("options"))
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         at = self.point()
@@ -64,21 +80,21 @@ class Lake:
         return {table.name: self.rows(table) for table in self.point().tables}
 
     def point(self) -> Point:
-        found = point.load(Store.open(self.directory.as_uri()), self.sink)
+        found = point.load(self.store, self.sink)
         assert found is not None
         return found
 
-    def _relation(self, table: PointTable) -> Relation:
-        return point.load_relation(Store.open(self.directory.as_uri()), self.sink, table.relation)
+    def relation(self, table: PointTable) -> Relation:
+        return point.load_relation(self.store, self.sink, table.relation)
 
     def rows(self, table: PointTable, columns: Iterable[str] | None = None) -> oracle.Rows:
         """PostgreSQL's texts of all rows, of a table as of the point."""
-        relation = self._relation(table)
+        relation = self.relation(table)
         assert columns is None or [*columns] == [column.name for column in relation.columns]
         if table.snapshot is None:
             return Counter()
         scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
-        return Counter(_texts(relation, engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()))
+        return Counter(texts(relation, engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()))
 
 
 @dataclass
@@ -95,7 +111,7 @@ class Both(Lake):
         for change in expected_changes(scenario, state, began):
             if change.relation is not None:
                 table = tables[change.relation.oid]
-                expected[table.oid][_words(change, self._relation(table))] += 1
+                expected[table.oid][_words(change, self.relation(table))] += 1
         for table in tables.values():
             found = Counter(told for told in self.told(table) if told[0] != "SNAPSHOT")
             assert_same(found.items(), expected[table.oid].items())
@@ -104,13 +120,13 @@ class Both(Lake):
         """Operation, position, transaction, what was not sent, and the row in the columns that the table has now."""
         if table.snapshot is None:
             return
-        relation = self._relation(table)
+        relation = self.relation(table)
         scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
         found = engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()
         names = [free_name(name, relation) for name in ("_operation", "_position", "_commit_lsn", "_xid", "_unchanged")]
         about = zip(*(found.column(name).to_pylist() for name in names), strict=True)
         own = found.select([column.name for column in relation.columns] + [free_name("_special", relation)])
-        for (operation, position, lsn, xid, unsent), row in zip(about, _texts(relation, own), strict=True):
+        for (operation, position, lsn, xid, unsent), row in zip(about, texts(relation, own), strict=True):
             assert Position.parse(position).commit_lsn == lsn
             yield operation, position, xid, tuple(unsent), row
 
@@ -128,7 +144,8 @@ def _words(change: Change, now: Relation) -> Any:
     return str(change.operation), str(change.position), change.xid, change.unchanged, tuple(row)
 
 
-def _texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:
+def texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:
+    """PostgreSQL's, of rows as an engine gives them."""
     odd: dict[str, dict[int, str]] = {}
     special = free_name("_special", relation)
     if special in table.column_names:

@@ -78,10 +78,11 @@ def write(warehouse: Warehouse, directory: str, fields: Sequence[Field], arrays:
     table = pa.Table.from_arrays(cast, schema=schema)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=_GROUP_ROWS, compression="zstd", store_schema=False)
-    content = sink.getvalue()
+    # Bytes of Python's: an S3 client takes no others.
+    content = sink.getvalue().to_pybytes()
     location = named(directory, "parquet")
     warehouse.put(location, content)
-    return DataFile(location, table.num_rows, content.size, tuple([field.ids for field in fields]))
+    return DataFile(location, table.num_rows, len(content), tuple([field.ids for field in fields]))
 
 
 def named(directory: str, suffix: str) -> str:
