@@ -29,11 +29,12 @@ def _kept_store(shown: str) -> FileStore:
     return store
 
 
-def test_demo_ends_with_a_log_and_a_replica_that_are_the_database_row_for_row() -> None:
+def test_demo_ends_with_a_log_a_replica_and_a_lake_that_are_the_database_row_for_row() -> None:
     done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=_PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # Java has nothing to say
-    assert re.search(r"table .* database .* log .* replica", done.stdout)
+    assert re.search(r"table .* database .* log .* replica .* lake", done.stdout)
+    assert re.search(r"SELECT status, count.*\n +(\w+ \d+ [\d.]+; )+", done.stdout), "the lake was asked"
     assert done.stdout.count("equal, row for row") == 3
     assert "DIFFERENT" not in done.stdout
     assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)

@@ -1,4 +1,4 @@
-"""`tailrace demo`: a shop on an embedded PostgreSQL, captured and delivered to another, live; then compared."""
+"""`tailrace demo`: a shop on an embedded PostgreSQL, captured, delivered to another and to a lake; then compared."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rich.console import Console
 from tailrace import settings
 from tailrace.cli import reporting
 from tailrace.cli.demo import screen, summary
+from tailrace.cli.demo.asking import Asking
+from tailrace.cli.demo.asking import is_possible as has_lake
 from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating, is_possible
 from tailrace.cli.demo.watching import Watching
@@ -27,10 +29,11 @@ from tailrace.store import Store
 @click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True, help="How long it runs.")
 def command(seconds: float) -> None:
     """Start an embedded PostgreSQL with a small shop, capture its changes into a log, deliver them to another
-    PostgreSQL, and show what flows.
+    PostgreSQL and to an Iceberg lake, and show what flows. The lake answers psql while it runs.
 
     Ends by itself with a comparison: the rows that the database has, against those that the log makes and those that
-    the replica has. Without Spark (pip install 'tailrace[spark]') there is no replica.
+    the replica and the lake have. Without Spark (pip install 'tailrace[spark]') there is neither; the lake needs
+    tailrace[query] too.
     """
     console = Console(highlight=False)
     reporting.log_to_stderr(logging.ERROR)
@@ -46,10 +49,14 @@ def command(seconds: float) -> None:
         )
         capturing = stack.enter_context(Capturing(configured, store))
         watching = stack.enter_context(Watching(store))
-        replicating = stack.enter_context(Replicating(configured, watching)) if is_possible() else None
+        replicating = asking = None
+        if is_possible():
+            warehouse = directory / "lake" if has_lake() else None
+            replicating = stack.enter_context(Replicating(configured, watching, warehouse))
+            asking = stack.enter_context(Asking(warehouse)) if warehouse is not None else None
         on_stop(stopped.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
-            screen.show(console, screen.Running(capturing, watching, replicating), seconds, stopped)
+            screen.show(console, screen.Running(capturing, watching, replicating, asking), seconds, stopped)
         if replicating is not None:
             summary.await_replica(console, capturing, replicating, stopped)
-        summary.show(console, capturing, watching, replicating, store)
+        summary.show(console, screen.Running(capturing, watching, replicating, asking), store)

@@ -1,4 +1,4 @@
-"""The demo's replica: a second PostgreSQL, kept by the delivery engine.
+"""The demo's replica, a second PostgreSQL, and its lake, kept by the delivery engine.
 
 Spark takes seconds to start. So all of it happens in a thread, while the shop is open already and its changes gather in
 the log, as they do for any sink that starts late.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace import settings, sinks
+from tailrace.cli.demo.asking import NAME as LAKE
 from tailrace.cli.demo.watching import Watching
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SparkError, TailraceError
@@ -31,8 +33,10 @@ def is_possible() -> bool:
 class Replicating:
     """From the context's beginning to its end; `delivered` then says how far it is."""
 
-    def __init__(self, configured: settings.Settings, watching: Watching) -> None:
+    def __init__(self, configured: settings.Settings, watching: Watching, warehouse: Path | None) -> None:
+        """`warehouse`: where the lake is to be; None: there is none."""
         self._configured = configured
+        self._warehouse = warehouse
         self._watching = watching
         self._server: Postgres | None = None
         self._engine: Engine | None = None
@@ -65,8 +69,8 @@ class Replicating:
     @property
     def error(self) -> TailraceError | None:
         """Why there will be no replica."""
-        delivery = self._delivery
-        return self._error or (delivery.error if delivery is not None and delivery.has_failed else None)
+        deliveries = self._engine.sinks.values() if self._engine is not None else ()
+        return self._error or next((d.error for d in deliveries if d.has_failed), None)
 
     @property
     def state(self) -> str:
@@ -77,7 +81,7 @@ class Replicating:
         return "live" if self.is_live else "catching up"
 
     def has_all(self) -> bool:
-        """Whether every change that is in the log now is in the replica."""
+        """Whether every change that is in the log now is in the replica, and in the lake."""
         return self._engine is not None and self._delivery is not None and self._engine.wait(self._engine.end(), 0)
 
     def give_up(self) -> None:
@@ -104,8 +108,10 @@ class Replicating:
 
         self._server = server = Postgres()
         server.start()
-        sink = {"type": "postgres", "name": _NAME, "url": server.url}
-        configured = settings.Settings(store=self._configured.store, sinks=(sink,))
+        wanted: list[settings.Sink] = [{"type": "postgres", "name": _NAME, "url": server.url}]
+        if self._warehouse is not None:
+            wanted.append({"type": "iceberg", "name": LAKE, "warehouse": self._warehouse.as_uri()})
+        configured = settings.Settings(store=self._configured.store, sinks=tuple(wanted))
         if self._stopping.is_set():
             return
         self._engine = engine = Engine(configured, sinks.configured(configured, {}))

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tailrace.change import Change, Operation
 from tailrace.cli import reporting
+from tailrace.cli.demo.asking import QUESTIONS, Asking
 from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating
 from tailrace.cli.demo.watching import Watching
@@ -33,6 +34,7 @@ class Running:
     capturing: Capturing
     watching: Watching
     replicating: Replicating | None
+    asking: Asking | None
 
 
 def show(console: Console, running: Running, seconds: float, stopped: threading.Event) -> None:
@@ -65,6 +67,7 @@ def _picture(running: Running, rate: float, left: float) -> Group:
     return Group(
         Panel(figures, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
         Panel(_replica(running.replicating), title="log → replica", title_align="left"),
+        *_lake(running.asking),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
 
@@ -77,6 +80,22 @@ def _replica(replicating: Replicating | None) -> Table:
         figures.add_row("replica", replicating.state, "changes", f"{replicating.changes:,}")
         figures.add_row("commit → replica", _half(replicating.delays), "", "")
     return figures
+
+
+def _lake(asking: Asking | None) -> list[Panel]:
+    if asking is None or not asking.answers:
+        return []
+    lines = [Text(asking.command, style="bold"), *(Text(line, no_wrap=True) for line in answers(asking))]
+    return [Panel(Group(*lines), title="log → Iceberg, queried over PostgreSQL's protocol", title_align="left")]
+
+
+def answers(asking: Asking) -> list[str]:
+    """The questions, each with what the lake says."""
+    found = []
+    for question, rows in zip(QUESTIONS, asking.answers, strict=False):
+        told = "; ".join(" ".join(str(value) for value in row) for row in rows)
+        found += [question, f"    {told}"]
+    return found
 
 
 def _line(change: Change) -> Text:
@@ -104,5 +123,9 @@ def _print_lines(_: Console, running: Running, deadline: float, stopped: threadi
             click.echo(f"    replica: {replicating.state}")
         else:
             click.echo(f"    replica: {replicating.changes:,} changes, commit → replica {_half(replicating.delays)}")
+        if running.asking is not None and running.asking.answers:
+            click.echo(f"    lake: {running.asking.command}")
+            for line in answers(running.asking):
+                click.echo(f"        {line}")
         for change in list(watching.recent)[-2:]:
             click.echo(f"    {to_line(change)}")

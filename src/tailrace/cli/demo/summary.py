@@ -1,4 +1,4 @@
-"""How the demo ends: the database's rows against those that the log makes, and those that the replica has."""
+"""How the demo ends: the database's rows against those that the log makes, and those of the replica and the lake."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tailrace.change import Lsn
 from tailrace.cli import reporting
 from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating
-from tailrace.cli.demo.screen import WITHOUT_SPARK
-from tailrace.cli.demo.watching import Watching
+from tailrace.cli.demo.screen import WITHOUT_SPARK, Running, answers
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import TABLES
 from tailrace.errors import TailraceError
@@ -48,9 +47,8 @@ def await_replica(console: Console, capturing: Capturing, replicating: Replicati
         replicating.give_up()
 
 
-def show(
-    console: Console, capturing: Capturing, watching: Watching, replicating: Replicating | None, store: Store
-) -> None:
+def show(console: Console, running: Running, store: Store) -> None:
+    capturing, watching, replicating = running.capturing, running.watching, running.replicating
     with connect(capturing.source) as connection:
         lsn = _current(connection)
         capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
@@ -59,6 +57,9 @@ def show(
     if replicating is not None and replicating.error is None and replicating.has_all():
         with connect(replicating.address) as connection:
             sides["replica"] = {table: _rows(connection, table) for table in TABLES}
+        if running.asking is not None:
+            with running.asking.connect() as connection:
+                sides["lake"] = {table: _rows(connection, table) for table in TABLES}
     verdict = Table(title=f"rows at {lsn}", title_justify="left")
     verdict.add_column("table")
     for side in ("database", *sides):
@@ -81,6 +82,11 @@ def show(
         f"{reporting.size(size)}; commit → reader {_half_and_most(watching.delays)}"
     )
     _tell_of_replica(console, replicating, compared="replica" in sides)
+    if "lake" in sides and running.asking is not None:
+        running.asking.ask()
+        console.print("the lake, asked over PostgreSQL's protocol:")
+        for line in answers(running.asking):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
     _tell_what_next(console, store)
     if different:
         raise TailraceError(
