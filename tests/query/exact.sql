@@ -72,3 +72,4 @@ SELECT table_name, column_name, data_type, is_nullable, character_maximum_length
 SELECT table_schema, table_name, table_type FROM information_schema.tables WHERE table_schema IN ('public', 'archive') ORDER BY 1, 2
 SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute WHERE attrelid = 'public.kinds'::regclass AND attnum > 0 ORDER BY attnum
 SELECT typname, typlen, typtype, typcategory FROM pg_type WHERE oid < 10000 AND typtype = 'b' AND typcategory <> 'A' AND typnamespace = 11 ORDER BY typname
+WITH orders AS (SELECT * FROM orders WHERE id < 4) SELECT id FROM orders ORDER BY id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class Rows:
         return False
 
 
-def ahead(reader: Any) -> Iterator[pa.RecordBatch]:
+def ahead(reader: Any) -> Generator[pa.RecordBatch, None, None]:
     """The batches of a reader, of which the next is fetched while one is being sent. Never more than a few wait."""
     first = next(reader, None)
     if first is None:

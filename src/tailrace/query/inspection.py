@@ -35,7 +35,9 @@ _WORDS: Final = {
 @dataclass(frozen=True)
 class Inspected:
     tables: frozenset[tuple[str, str, str]]
-    """Catalog, schema and name, empty where the statement does not say; without names of its own CTEs."""
+    """Catalog, schema and name, empty where the statement does not say."""
+    own: frozenset[str]
+    """Names that it gives itself, WITH … AS: in lower case."""
     functions: frozenset[str]
 
 
@@ -61,7 +63,7 @@ def inspected(bare: Any, sql: str) -> Inspected:
             raise Failure(
                 FORBIDDEN, f"permission denied for function {name}", "this server reads the lake's tables only"
             )
-    return Inspected(frozenset(t for t in tables if t[0] or t[1] or t[2].lower() not in own), frozenset(functions))
+    return Inspected(frozenset(tables), frozenset(own), frozenset(functions))
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tailrace.query import catalogue
 from tailrace.query.failure import Failure
+from tailrace.query.inspection import Inspected
 from tailrace.query.lake import Moment
 from tailrace.query.lexer import Token
 from tailrace.query.naming import plain_columns
@@ -22,17 +23,19 @@ _ONLY_AS_TEXT: Final = frozenset((3802, 869, 650, 829, 774, 1266, 1560, 1562, 39
 
 
 def resolved(
-    named: Iterable[tuple[str, str, str]], path: Sequence[str], moment: Moment, catalogue_name: str | None
+    named: Inspected, path: Sequence[str], moment: Moment, catalogue_name: str | None
 ) -> list[tuple[str, str]]:
     """The moment's tables among those that a statement names; a name that is nobody's is an error."""
     found = []
-    for catalog, schema, name in named:
+    for catalog, schema, name in named.tables:
         if catalog and catalog == catalogue_name:
             continue
         if not schema and not catalog and (name.lower() in catalogue.names()) and catalogue_name is not None:
             continue
         schemas = [schema] if schema else path
         place = next((p for s in schemas if (p := _find(s, name, moment)) is not None), None)
+        if place is None and not schema and not catalog and name.lower() in named.own:
+            continue
         if place is None or catalog:
             full = ".".join(filter(None, (catalog, schema, name)))
             hint = "" if moment.tables or moment.absent else "nothing has been delivered to the lake yet"

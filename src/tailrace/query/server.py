@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -32,6 +33,7 @@ _LOG: Final = logging.getLogger("tailrace.query")
 # Long enough for a slow line, short enough that half-open connections do not fill the server.
 _LOGIN_SECONDS: Final = 10.0
 _WATCH_SECONDS: Final = 0.1
+_CLOSE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,12 @@ class Server:
             client.session.cancel("terminating connection due to administrator command")
             with contextlib.suppress(OSError):
                 client.socket.shutdown(socket.SHUT_RD)
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(5)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            for client in clients:
+                client.session.check_time()
+            threads[-1].join(_WATCH_SECONDS)
+            threads = [thread for thread in threads if thread.is_alive()] or threads[-1:]
         for client in clients:
             with contextlib.suppress(OSError):
                 client.socket.shutdown(socket.SHUT_RDWR)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -103,6 +103,7 @@ class Session:
             stack.callback(self._release, cursor)
             with self._lock:
                 self._running.add(cursor)
+            self.check_canceled()
             found = self._executed(cursor, sql)
             types = [oid.of(str(column[1])) for column in found.description]
             if not all(type_.is_native for type_ in types):
@@ -111,8 +112,11 @@ class Session:
             names = naming.renamed(statement, [column[0] for column in found.description])
             types = passed_through(statement, [column[0] for column in found.description], types, columns, binary)
             fields = [Field(name, t.oid, t.size, t.modifier) for name, t in zip(names, types, strict=True)]
-            held = stack.pop_all()
-            return Rows(fields, types, self._checked(ahead(reader)), held.close)
+            batches = self._checked(ahead(reader))
+            # In this order: what still fetches is interrupted and waited for before its connection goes.
+            stack.callback(batches.close)
+            stack.callback(cursor.interrupt)
+            return Rows(fields, types, batches, stack.pop_all().close)
 
     def described(self, statement: Sequence[Token], given: Sequence[int]) -> list[Field] | None:
         """The columns of a statement whose parameters have no values yet; None where it has none."""
@@ -157,7 +161,7 @@ class Session:
         path = self.settings.search_path
         touched = inspected(self._bare, sql)
         known = standing.catalogue().name if with_catalogue else None
-        tables = resolved(touched.tables, path, standing.moment, known)
+        tables = resolved(touched, path, standing.moment, known)
         standing.prepare(tables)
         columns: dict[str, list[tuple[int, int]]] = {}
         for name in tables:
@@ -175,11 +179,12 @@ class Session:
             self.check_canceled()
             raise
 
-    def _checked(self, batches: Any) -> Any:
+    def _checked(self, batches: Generator[pa.RecordBatch, None, None]) -> Generator[pa.RecordBatch]:
         try:
-            for batch in batches:
-                self.check_canceled()
-                yield batch
+            with closing(batches):
+                for batch in batches:
+                    self.check_canceled()
+                    yield batch
         except Exception:
             self.check_canceled()
             raise
@@ -338,8 +343,11 @@ class Session:
                 cursor.interrupt()
 
     def check_time(self) -> None:
-        deadline = self._deadline
-        if deadline is not None and time.monotonic() > deadline:
+        """To be called now and then: also, an interruption is lost on a query that has not quite begun."""
+        deadline, reason = self._deadline, self._reason
+        if reason is not None:
+            self.cancel(reason)
+        elif deadline is not None and time.monotonic() > deadline:
             self.cancel("canceling statement due to statement timeout")
 
     @property
