@@ -83,8 +83,12 @@ def test_names_that_differ_only_in_case(source: psycopg.Connection[Any], tmp_pat
     lake.step(source, ["t", '"T"'])
     with Server(lake.options, SINK, Query(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
-        with pytest.raises(psycopg.errors.FeatureNotSupported, match="differ only in case"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="t and T differ only in case"):
             connection.execute('SELECT * FROM "T"')
+        source.execute('CREATE TABLE c (a int, "A" int); INSERT INTO c VALUES (1, 2)')
+        lake.step(source, ["c"])
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"a and A of public\.c differ only in case"):
+            connection.execute("SELECT * FROM c")
 
 
 def test_the_command(source: psycopg.Connection[Any], tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def inspected(bare: Any, sql: str) -> Inspected:
     told = json.loads(bare.execute(f"SELECT json_serialize_sql({literal(sql)})").fetchone()[0])
     if told["error"]:
         if told["error_type"] == "parser":
-            raise Failure("42601", told["error_message"])
+            is_known = "not supported" in told["error_message"]
+            raise Failure(UNSUPPORTED if is_known else "42601", told["error_message"])
         raise _refusal(bare, sql)
     tables: set[tuple[str, str, str]] = set()
     functions: set[str] = set()

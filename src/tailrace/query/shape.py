@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tailrace import types
 from tailrace.change import Column, Relation, Type
+from tailrace.query.failure import UNSUPPORTED, Failure
 from tailrace.query.history import Metadata
 from tailrace.query.lake import Table
 
@@ -63,7 +64,7 @@ def literal(text: str) -> str:
 
 def select(table: Table, relation: Relation, metadata: Metadata) -> str:
     """The SELECT of a table's view."""
-    stored = metadata.columns(table.snapshot)
+    stored = _columns(table, metadata)
     special = _special(relation, stored)
     declared = {column.name: column for column in relation.columns}
     if table.kind == "mirror":
@@ -75,7 +76,21 @@ def select(table: Table, relation: Relation, metadata: Metadata) -> str:
 
 
 def select_stored(table: Table, metadata: Metadata) -> str:
-    return f"SELECT * FROM {_source(table, metadata.columns(table.snapshot))}"  # noqa: S608 (quoted)
+    return f"SELECT * FROM {_source(table, _columns(table, metadata))}"  # noqa: S608 (quoted)
+
+
+def _columns(table: Table, metadata: Metadata) -> Mapping[str, Any]:
+    stored = metadata.columns(table.snapshot)
+    folded: dict[str, str] = {}
+    for name in stored:
+        if (other := folded.setdefault(name.lower(), name)) != name:
+            raise Failure(
+                UNSUPPORTED,
+                f"columns {other} and {name} of {table.schema}.{table.name} differ only in case,"
+                " and DuckDB cannot tell them apart",
+                "deliver one of them: `columns` of the sink",
+            )
+    return stored
 
 
 def _source(table: Table, stored: Mapping[str, Any]) -> str:

@@ -1,0 +1,48 @@
+"""pgjdbc, the driver of most BI tools, where there are a JDK and a way to fetch it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.query.conftest import Served
+
+_JAR = "postgresql-42.7.8.jar"
+_URL = f"https://repo1.maven.org/maven2/org/postgresql/postgresql/42.7.8/{_JAR}"
+_JAVA = shutil.which("javac") and shutil.which("java")
+
+
+@pytest.fixture(scope="module")
+def jar() -> Path:
+    kept = Path(tempfile.gettempdir()) / "tailrace-jars" / _JAR
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        draft = kept.with_suffix(".part")
+        try:
+            with urllib.request.urlopen(_URL, timeout=20) as answer:
+                draft.write_bytes(answer.read())
+        except OSError as error:
+            pytest.skip(f"pgjdbc cannot be fetched: {error}")
+        draft.rename(kept)
+    return kept
+
+
+@pytest.mark.skipif(_JAVA is None, reason="there is no JDK on this machine")
+@pytest.mark.parametrize("mode", ["extended", "simple"])
+def test_what_a_bi_tool_does(served: Served, jar: Path, mode: str) -> None:
+    program = Path(__file__).with_name("Jdbc.java")
+    url = f"jdbc:postgresql://127.0.0.1:{served.server.port}/shop"
+    command = [str(_JAVA), "-XX:TieredStopAtLevel=1", "-cp", str(jar), str(program), url, mode]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    row = "395.95 2025-01-02T12:05:26.250Z note 5"
+    assert run.stdout.splitlines() == [
+        "table customers who buys", "table empty null", "table items null", "table kinds null", "table orders null",
+        "column order_id int8", "column line int4", "column price numeric", "column weight float4",
+        "key order_id 1", "key line 2",
+        row, row, "count 3", "fetched 20000", "42P01",
+    ]  # fmt: skip
