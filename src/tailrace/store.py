@@ -148,10 +148,10 @@ class Store:
             raise StoreRefused(
                 f"{where}: permission denied", "check the credentials and the bucket's policy"
             ) from error
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:
             text = str(error).splitlines()[0]
             if "NoSuchBucket" in str(error):
-                raise StoreRefused(f"{where}: no such bucket", "create the bucket, or mend [store] url") from error
+                raise StoreRefused(f"{where}: no such bucket", "create the bucket, or mend the URL") from error
             raise StoreError(f"{where}: {text}", "it is tried again; check that the store is reachable") from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):

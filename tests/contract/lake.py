@@ -93,8 +93,7 @@ class Lake:
         assert columns is None or [*columns] == [column.name for column in relation.columns]
         if table.snapshot is None:
             return Counter()
-        scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
-        return Counter(texts(relation, engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()))
+        return Counter(texts(relation, _scanned(table)))
 
 
 @dataclass
@@ -121,8 +120,7 @@ class Both(Lake):
         if table.snapshot is None:
             return
         relation = self.relation(table)
-        scan = f"iceberg_scan('{table.metadata}', snapshot_from_id = {table.snapshot})"
-        found = engine().execute(f"SELECT * FROM {scan}").fetch_arrow_table()
+        found = _scanned(table)
         names = [free_name(name, relation) for name in ("_operation", "_position", "_commit_lsn", "_xid", "_unchanged")]
         about = zip(*(found.column(name).to_pylist() for name in names), strict=True)
         own = found.select([column.name for column in relation.columns] + [free_name("_special", relation)])
@@ -142,6 +140,11 @@ def _words(change: Change, now: Relation) -> Any:
         is_kept = origin.index is not None and is_same_or_wider(type_of(before[origin.index]), type_of(column))
         row.append(value if is_kept and isinstance(value, bytes) else None)
     return str(change.operation), str(change.position), change.xid, change.unchanged, tuple(row)
+
+
+def _scanned(table: PointTable) -> pa.Table:
+    scan = f"SELECT * FROM iceberg_scan(?, snapshot_from_id = {table.snapshot})"
+    return engine().execute(scan, [table.metadata]).fetch_arrow_table()
 
 
 def texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:

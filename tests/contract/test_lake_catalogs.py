@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,18 +21,28 @@ from tests import oracle
 from tests.contract.delivering import Delivering
 from tests.contract.lake import Lake, texts
 from tests.contract.scenario import Scenario
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, running
 from tests.fixtures.rest import RestCatalog
 from tests.fixtures.store import StoreAddress
 
-from tailrace.change import Relation
+from tailrace import settings, sinks
+from tailrace.change import Lsn, Relation
+from tailrace.embedded.process import free_port, wait_until
+from tailrace.errors import ConfigError, SinkError, SinkRefused, StoreRefused, TailraceError
+from tailrace.sinks.base import State
+from tailrace.sinks.iceberg import upkeep
+from tailrace.sinks.iceberg.catalog import Catalog
+from tailrace.sinks.iceberg.failure import classified
 from tailrace.sinks.iceberg.options import IcebergOptions
-from tailrace.sinks.iceberg.properties import properties
+from tailrace.sinks.iceberg.properties import WITNESSES, properties
+from tailrace.sinks.iceberg.sink import IcebergSink
 
 FEW = ["public.accounts", "public.twins", "public.toasted", "public.altered"]
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+PLANTED = "hunter2-Grüße"
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "postgresql on s3", "rest"])
+@pytest.fixture(params=["postgresql", "postgresql on s3", "rest"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     more: dict[str, Any] = {}
     if request.param.startswith("postgresql"):
@@ -46,7 +59,206 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 @pytest.mark.usefixtures("spark")
 def test_every_catalog_goes_on_where_it_was(scenario: Scenario, lake: Lake, tmp_path: Path) -> None:
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=FEW)
-    for mark in (scenario.marks[1], scenario.marks[3], scenario.marks[-1]):
+    """SQLite's is proved below, and wherever else a lake is tested."""
+    tables = ["public.accounts", "public.renamed", "public.named_anew"]
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=tables)
+    for mark in (scenario.marks[1], scenario.marks[-1]):
         delivering.assert_holds(scenario, mark, delivering.deliver(mark.offset))
-    assert {table.name for table in lake.point().tables} == {*FEW}
+    assert {table.name for table in lake.point().tables} == {"public.accounts", "public.named_anew"}
+
+
+def test_engines_agree_under_a_catalog_of_their_own(
+    scenario: Scenario, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finds the tables by name, in the same SQLite file, with a name that takes care to write down."""
+    monkeypatch.chdir(tmp_path)
+    lake = Lake(tmp_path / "Übersicht 100% 🐘 'q'", more={"catalog": f"sqlite:{quote('ein Katalog/ö.db')}"})
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=FEW)
+    for mark in (scenario.marks[1], scenario.marks[-1]):
+        delivering.assert_holds(scenario, mark, delivering.deliver(mark.offset))
+    file = tmp_path / "ein Katalog" / "ö.db"
+    assert file.exists()
+    assert not (lake.directory / "catalog.db").exists()
+    assert_engines_agree(lake, SqlCatalog("lake", uri=f"sqlite:///{file}"), spark)
+
+
+def test_engines_agree_under_rest(
+    scenario: Scenario, rest_catalog: RestCatalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path / "lake", more={"catalog": rest_catalog.url, "catalog_options": {"token": rest_catalog.token}})
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    delivering.deliver(scenario.marks[1].offset)
+    client = PyRestCatalog("lake", uri=rest_catalog.url, token=rest_catalog.token)
+    assert_engines_agree(lake, client, spark)
+    assert "POST namespaces/tables" in rest_catalog.requests
+
+
+def assert_engines_agree(lake: Lake, client: PyCatalog, spark: SparkSession) -> None:
+    """DuckDB, which others compare with PostgreSQL, pyiceberg and Spark."""
+    options = IcebergOptions(**{key: value for key, value in lake.settings().items() if key != "type"})
+    # A session beside the others: a catalog stays what it was when it was first used.
+    own = spark.newSession()
+    own.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in properties(options).items():
+        own.conf.set(f"spark.sql.catalog.lake.{key}", value)
+    for table in lake.point().tables:
+        relation, expected = lake.relation(table), lake.rows(table)
+        assert expected
+        scanned = client.load_table((table.schema, table.table)).scan(snapshot_id=table.snapshot).to_arrow()
+        assert _rows(relation, scanned) == expected, f"pyiceberg: {table.name}"
+        shown = own.read.table(f"lake.{table.schema}.{table.table}").toArrow()
+        assert _rows(relation, shown) == expected, f"Spark: {table.name}"
+
+
+def _rows(relation: Relation, found: pa.Table) -> oracle.Rows:
+    plain = [pa.string() if pa.types.is_large_string(field.type) else field.type for field in found.schema]
+    return Counter(texts(relation, found.cast(pa.schema(list(zip(found.column_names, plain, strict=True))))))
+
+
+def test_a_lake_on_s3_is_kept_in_shape(
+    scenario: Scenario, database: Database, s3_address: StoreAddress, spark: SparkSession, tmp_path: Path
+) -> None:
+    more = {"catalog": database.url, "warehouse": s3_address.url, "options": s3_address.options}
+    lake = Lake(tmp_path, more=more)
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    with delivering.stepper() as one:
+        one.load_missing()
+        one.deliver(scenario.marks[1].offset)
+        one.deliver(scenario.end)
+        session = one.sink._opened()  # type: ignore[attr-defined]
+        (table,) = session.tables
+        orphan, neighbour = f"{table.directory}/data/x.parquet", f"{table.directory}-2/data/x.parquet"
+        for location in (orphan, neighbour):
+            session.lake.warehouse.put(location, b"nobody's")
+        before, after = upkeep.compact(session.lake, table, upkeep.FILE_BYTES, 1 << 30)
+        assert before > after == 1
+        upkeep.expire(table, upkeep.superseded(upkeep._history(session.lake.warehouse.get(table.metadata)), LATER))
+        assert upkeep.remove_orphans(session.lake, table, LATER) == 1
+        with pytest.raises(SinkError, match="is missing"):
+            session.lake.warehouse.get(orphan)
+        assert session.lake.warehouse.get(neighbour)
+        state = one.state
+        one.sink.rewind(state)
+    delivering.assert_holds(scenario, scenario.marks[-1], state)
+
+
+class Trial:
+    """A sink that is asked to open, and what is told when it does not; nothing that is told holds a secret."""
+
+    def __init__(self, directory: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+        self._directory = directory
+        self._spark = spark
+        self._caplog = caplog
+
+    def sink(self, **more: Any) -> IcebergSink:
+        raw = {"type": "iceberg", "name": "tested", "warehouse": self._directory.as_uri(), **more}
+        store = settings.Store((self._directory / "store").as_uri())
+        (configured,) = sinks.configured(settings.Settings(store=store, sinks=(raw,)), {})
+        assert isinstance(configured.sink, IcebergSink)
+        return configured.sink
+
+    def refused(self, kind: type[TailraceError], **more: Any) -> TailraceError:
+        sink = self.sink(**more)
+        with self._caplog.at_level(logging.DEBUG), pytest.raises(kind) as raised, closing(sink):
+            _begin(sink)
+        told = "".join(traceback.format_exception(raised.value)) + repr(raised.value.args) + self._caplog.text
+        told += str(self._spark.sparkContext.getConf().getAll()) + str(self._spark.conf.getAll)
+        assert PLANTED not in told
+        assert raised.value.hint
+        return raised.value
+
+
+def _begin(sink: IcebergSink) -> None:
+    sink.open()
+    sink.rewind(State(Lsn(1)))
+
+
+@pytest.fixture
+def trial(tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> Trial:
+    return Trial(tmp_path, spark, caplog)
+
+
+def test_a_postgresql_catalog_refuses_is_away_and_comes_back(trial: Trial, scenario: Scenario, tmp_path: Path) -> None:
+    with running(auth="scram-sha-256", password="the right one") as server:
+        url, given = server.url_of("postgres"), {"catalog": server.url_of("postgres"), "catalog_password": PLANTED}
+        error = trial.refused(SinkRefused, **given)
+        assert 'password authentication failed for user "postgres"' in str(error)
+        assert "catalog_password" in error.hint
+        assert "authentication failed" in str(trial.refused(SinkRefused, catalog=url.replace("@", f":{PLANTED}@")))
+        given["catalog_password"] = "the right one"
+        assert "nowhere" in str(trial.refused(SinkRefused, **given | {"catalog": server.url_of("nowhere")}))
+
+        lake, store = Lake(tmp_path / "lake", more=given), scenario.store_of(tmp_path / "store")
+        delivering = Delivering(lake, store, tables=["public.accounts"])
+        with delivering.stepper() as one:
+            one.load_missing()
+            server.stop("immediate")
+            with pytest.raises(SinkError) as raised:
+                one.deliver(scenario.marks[1].offset)
+            assert raised.value.retry
+            assert trial.refused(SinkError, **given).retry
+            server.start()
+            one.open()
+            one.deliver(scenario.marks[1].offset)
+            state = one.state
+        delivering.assert_holds(scenario, scenario.marks[1], state)
+        with server.connect() as connection:
+            others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            assert wait_until(lambda: connection.execute(others).fetchone() == (1,), 10), "connections are left"
+
+
+def test_a_rest_catalog_refuses_and_is_away(trial: Trial, rest_catalog: RestCatalog) -> None:
+    error = trial.refused(SinkRefused, catalog=rest_catalog.url, catalog_options={"token": PLANTED})
+    assert "credentials" in error.hint
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert trial.refused(SinkError, catalog=nobody, catalog_options={"token": PLANTED}).retry
+
+
+def test_s3_refuses(
+    trial: Trial, s3_address: StoreAddress, missing_bucket: StoreAddress, database: Database, spark: SparkSession
+) -> None:
+    planted = s3_address.options | {"secret_access_key": PLANTED}
+    wrong = {"catalog": database.url, "warehouse": s3_address.url, "options": planted}
+    assert "permission denied" in str(trial.refused(StoreRefused, **wrong))
+    assert "credentials" in _refused_by_java(s3_address.url, database.url, planted).hint
+    missing = {"catalog": database.url, "warehouse": missing_bucket.url, "options": missing_bucket.options}
+    assert "no such bucket" in str(trial.refused(StoreRefused, **missing))
+    assert "bucket" in _refused_by_java(missing_bucket.url, database.url, missing_bucket.options).hint
+
+
+def _refused_by_java(warehouse: str, catalog: str, options: dict[str, str]) -> TailraceError:
+    """The object store is asked first; here it is not."""
+    schema = '{"type": "struct", "fields": [{"id": 1, "name": "id", "required": false, "type": "int"}]}'
+    made = Catalog(IcebergOptions(warehouse=warehouse, options=options, catalog=catalog))
+    with pytest.raises(SinkRefused) as raised, classified("a table"):
+        made.create(("public", "t"), schema, f"{warehouse}/t", {}).commitTransaction()
+    made.close()
+    assert PLANTED not in "".join(traceback.format_exception(raised.value))
+    return raised.value
+
+
+def test_a_table_of_somebody_else_is_left_alone(scenario: Scenario, spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.directory.mkdir()
+    theirs = SqlCatalog("lake", uri=f"sqlite:///{lake.directory / 'catalog.db'}", warehouse=str(lake.directory))
+    theirs.create_namespace("public")
+    theirs.create_table("public.accounts", pa.schema([("id", pa.int64())]))
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    with pytest.raises(SinkRefused, match=r"public\.accounts is in the catalog already") as raised:
+        delivering.deliver(scenario.marks[0].offset)
+    assert "route" in raised.value.hint
+    assert theirs.load_table("public.accounts").current_snapshot() is None
+
+
+def test_a_session_that_lacks_a_library(trial: Trial, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    (_, driver) = trial.sink(catalog=database.url).packages
+    monkeypatch.setitem(WITNESSES, driver, "org.postgresql.Absent")
+    error = trial.refused(ConfigError, catalog=database.url)
+    assert driver in str(error)
+    assert driver in error.hint
+
+
+def test_a_catalog_where_nothing_can_be_made(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    error = trial.refused(SinkRefused, catalog=f"sqlite://{tmp_path}/file/catalog.db")
+    assert str(tmp_path / "file") in str(error)

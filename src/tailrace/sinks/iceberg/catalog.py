@@ -6,7 +6,9 @@ Spark's SQL is not used to write: a commit made here takes a tenth of a second, 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -45,8 +47,9 @@ class Catalog:
         with classified("the catalog"):
             self.java = self._classes(packages(options))
             self._json = self.java.ObjectMapper()
-            build = self.java.CatalogUtil.buildIcebergCatalog
-            self._catalog = build("lake", self.map(properties(options)), context._jsc.hadoopConfiguration())
+            with _unlogged():
+                given = self.map(properties(options))
+            self._catalog = self.java.CatalogUtil.buildIcebergCatalog("lake", given, context._jsc.hadoopConfiguration())
 
     def close(self) -> None:
         with classified("the catalog"):
@@ -144,6 +147,23 @@ class Catalog:
         if target not in self._identifiers:
             self._identifiers[target] = self.java.TableIdentifier.of(self._namespace(target[0]), target[1])
         return self._identifiers[target]
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """py4j writes whatever is handed to Java into its log, for who has that on; here it would be passwords."""
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
+    for logger in loggers:
+        logger.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 (none of them)
+    return False
 
 
 def _make_directory(options: IcebergOptions) -> None:

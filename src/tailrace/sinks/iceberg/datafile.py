@@ -24,6 +24,7 @@ class Warehouse:
 
     def __init__(self, options: IcebergOptions) -> None:
         self.root = options.root
+        self.is_remote = options.is_remote
         self.store = Store.open(options.warehouse, options.options)
 
     def put(self, location: str, content: bytes) -> None:

@@ -68,9 +68,9 @@ def _sqlite(options: IcebergOptions) -> dict[str, str]:
 
 def _postgresql(options: IcebergOptions) -> dict[str, str]:
     given = {key: str(value) for key, value in conninfo_to_dict(options.catalog).items()}
-    hosts, ports = given.pop("host", "localhost").split(","), given.pop("port", "5432").split(",")
+    hosts, ports = given.pop("host", "localhost").split(","), given.pop("port", "").split(",")
     pairs = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
-    address = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs)
+    address = ",".join((f"[{host}]" if ":" in host else host) + f":{port or 5432}" for host, port in pairs)
     user = given.pop("user", "")
     found = _jdbc(f"jdbc:postgresql://{address}/{quote(given.pop('dbname', user), safe='')}")
     connect_s, answer_s = _PATIENCE_S

@@ -140,7 +140,8 @@ def expire(table: LakeTable, snapshots: Iterable[int]) -> None:
 
 def remove_orphans(lake: Lake, table: LakeTable, before: datetime) -> int:
     """Files that nothing names: of steps that were thrown away, or never ended."""
-    action = lake.catalog.actions().deleteOrphanFiles(table.iceberg)
+    # Hadoop, which lists otherwise, knows no S3.
+    action = lake.catalog.actions().deleteOrphanFiles(table.iceberg).usePrefixListing(lake.warehouse.is_remote)
     done = action.olderThan(int(before.timestamp() * 1000)).execute()
     return sum(1 for _ in done.orphanFileLocations())
 
