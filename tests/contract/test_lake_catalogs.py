@@ -157,6 +157,10 @@ class Trial:
         assert isinstance(configured.sink, IcebergSink)
         return configured.sink
 
+    def open(self, **more: Any) -> None:
+        with closing(self.sink(**more)) as sink:
+            assert sink.open() == State()
+
     def refused(self, kind: type[TailraceError], **more: Any) -> TailraceError:
         sink = self.sink(**more)
         with self._caplog.at_level(logging.DEBUG), pytest.raises(kind) as raised, closing(sink):
@@ -262,3 +266,17 @@ def test_a_catalog_where_nothing_can_be_made(trial: Trial, tmp_path: Path) -> No
     (tmp_path / "file").touch()
     error = trial.refused(SinkRefused, catalog=f"sqlite://{tmp_path}/file/catalog.db")
     assert str(tmp_path / "file") in str(error)
+
+
+def test_a_locale_that_cannot_name_the_warehouse(trial: Trial, tmp_path: Path, spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    system = java.java.lang.System
+    before = system.setProperty("sun.jnu.encoding", "ANSI_X3.4-1968")
+    try:
+        error = trial.refused(ConfigError, warehouse=(tmp_path / "Übersicht").as_uri())
+        trial.open(warehouse=(tmp_path / "plain").as_uri())
+    finally:
+        system.setProperty("sun.jnu.encoding", before)
+    assert "Übersicht" in str(error)
+    assert "LC_ALL" in error.hint
+    trial.open(warehouse=(tmp_path / "Übersicht").as_uri())

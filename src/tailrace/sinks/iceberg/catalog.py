@@ -46,6 +46,7 @@ class Catalog:
             _make_directory(options)
         with classified("the catalog"):
             self.java = self._classes(packages(options))
+            self._check_names(options)
             self._json = self.java.ObjectMapper()
             with _unlogged():
                 given = self.map(properties(options))
@@ -133,6 +134,17 @@ class Catalog:
                 f"session(packages={list(needed)}), or let Tailrace start Spark",
             )
         return SimpleNamespace(**found)
+
+    def _check_names(self, options: IcebergOptions) -> None:
+        """Java names files as the locale does, and sees no others."""
+        paths = [] if options.is_remote else [options.root]
+        paths += [str(options.sqlite)] if options.catalog_kind == "sqlite" else []
+        encoding = str(self._jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+        for path in paths:
+            if not path.isascii() and encoding.upper() not in ("UTF-8", "UTF8"):
+                raise ConfigError(
+                    f"{path}: Java cannot name this in the locale it runs in ({encoding})", "set LC_ALL to C.UTF-8"
+                )
 
     def _class(self, path: str) -> JavaClass | None:
         place = self._jvm
