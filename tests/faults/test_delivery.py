@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ import psycopg
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
+from tests.contract.lake import Lake, engine
 from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
@@ -27,6 +29,7 @@ from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
 from tailrace.log.rendering import to_json
+from tailrace.log.snapshot import SnapshotReader
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.store import Store
 
@@ -117,9 +120,9 @@ class Moves:
 
 @pytest.mark.soak
 def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Database, tmp_path: Path) -> None:
-    """One process for both sinks. A destination is killed under it, twice; then the process itself, again and again."""
+    """One process for all sinks. A destination is killed under it, twice; then the process itself, again and again."""
     rng = random.Random(1)
-    files = tmp_path / "files"
+    files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
     with running(18, autovacuum=False) as server:
         replica = make_database(server)
         scene = Scene(
@@ -134,6 +137,12 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
             name = "files"
             type = "files"
             url = "{files.as_uri()}"
+            interval_ms = 200
+            [[sink]]
+            name = "lake"
+            type = "iceberg"
+            warehouse = "{lake.directory.as_uri()}"
+            mode = "both"
             interval_ms = 200
             """,
         )
@@ -159,6 +168,7 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
         scene.deliver_all()
         _assert_replica(scene, replica)
     _assert_files(scene, files)
+    _assert_lake(scene, lake)
 
 
 def _assert_replica(scene: Scene, replica: Database) -> None:
@@ -166,6 +176,31 @@ def _assert_replica(scene: Scene, replica: Database) -> None:
         for table in scene.workload.tables:
             expected = oracle.rows(source, table.schema, table.name)
             assert oracle.rows(destination, table.schema, table.name) == expected, table.name
+
+
+def _assert_lake(scene: Scene, lake: Lake) -> None:
+    """The rows are the source's, and the changelog tells each change once."""
+    tables = {(t.schema, t.table): t for t in lake.point().tables}
+    with scene.database.connect() as source:
+        for table in scene.workload.tables:
+            expected = oracle.rows(source, table.schema, table.name)
+            assert lake.rows(tables[table.schema, table.name]) == expected, table.name
+    told = Counter[str]()
+    for named in tables.values():
+        if named.kind == "changelog" and named.snapshot is not None:
+            scan = f"iceberg_scan('{named.metadata}', snapshot_from_id = {named.snapshot})"
+            found = engine().execute(f"SELECT _position FROM {scan} WHERE _operation <> 'SNAPSHOT'").fetchall()
+            told.update(position for (position,) in found)
+    since = _since(scene)
+    expected_told = Counter[str]()
+    for change in LogReader(scene.store).changes():
+        if change.relation is not None and change.position.commit_lsn >= since[change.relation.oid]:
+            expected_told[str(change.position)] += 1
+    assert told == expected_told
+
+
+def _since(scene: Scene) -> dict[int, Lsn]:
+    return {s.relation.oid: s.lsn for s in SnapshotReader(scene.store).list()}
 
 
 def _assert_files(scene: Scene, files: Path) -> None:

@@ -2,8 +2,8 @@
 
 Columns that lie in the lake as they are in the source are left untouched, so that DuckDB still skips files and row
 groups by them. A numeric without a precision lies there as text; shown as text, ORDER BY and max() would be silently
-wrong, so it is a `NUMERIC`, rounded to that many decimals. Beside each table, `"<table>$stored"` shows what lies in the
-lake, untouched.
+wrong, so it is a `NUMERIC`, and a value that does not fit is an error. Beside each table, `"<table>$stored"` shows what
+lies in the lake, untouched.
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ def _column(name: str, stored: Any, column: Column | None, special: str | None) 
     if isinstance(stored, dict) and type_.name == "interval":
         shown = f"to_months({own}.months) + to_days({own}.days) + to_microseconds({own}.microseconds)"
     elif stored == "string" and type_.name == "numeric" and type_.schema == "pg_catalog":
-        precision, scale = NUMERIC
-        shown = f"CASE WHEN {own} NOT IN {_NOT_FINITE} THEN CAST({own} AS DECIMAL({precision}, {scale})) END"
+        shown = _numeric(own, name)
     elif stored == "string" and type_.name == "time" and type_.schema == "pg_catalog":
         shown = f"CAST({own} AS TIME)"
     elif stored == "string" and type_.name == "bpchar" and type_.schema == "pg_catalog":
@@ -129,6 +128,18 @@ def _column(name: str, stored: Any, column: Column | None, special: str | None) 
     elif stored == "string" and type_.element is not None:
         shown = _array(own, name, type_.element)
     return shown if shown == own else f"{shown} AS {own}"
+
+
+def _numeric(own: str, name: str) -> str:
+    """PostgreSQL's text of a numeric as a decimal, if it is one: nothing is rounded."""
+    precision, scale = NUMERIC
+    decimals = f"length(rtrim(split_part({own}, '.', 2), '0'))"
+    read = f"TRY_CAST({own} AS DECIMAL({precision}, {scale}))"
+    told = f"{name} holds a number that numeric({precision},{scale}) does not: read it from the table with {STORED}"
+    return (
+        f"CASE WHEN {own} IS NULL OR {own} IN {_NOT_FINITE} THEN NULL"
+        f" WHEN {decimals} <= {scale} AND {read} IS NOT NULL THEN {read} ELSE error({literal(told)}) END"
+    )
 
 
 def _array(own: str, name: str, element: Type) -> str:

@@ -1,0 +1,137 @@
+"""The whole way: PostgreSQL → log → lake → query server, against PostgreSQL's own answers at the same position."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from tests import oracle
+from tests.contract.delivering import Crash, Delivering, crashing
+from tests.contract.destinations import difference
+from tests.contract.lake import Lake
+from tests.contract.scenario import Scenario, Table
+from tests.e2e.captured import captured
+from tests.fixtures.postgres import Database
+from tests.workload import Workload
+
+from tailrace import settings, types
+from tailrace.change import Relation
+from tailrace.log import plan
+from tailrace.query.server import Server
+from tailrace.settings import Query
+from tailrace.sinks.iceberg import upkeep
+from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.types import Form
+
+
+def _served(lake: Lake) -> Server:
+    return Server(IcebergOptions(warehouse=lake.directory.as_uri()), lake.sink, Query(port=0))
+
+
+def _connect(server: Server) -> psycopg.Connection[Any]:
+    return psycopg.connect(host="127.0.0.1", port=server.port, user="reader", dbname="any", autocommit=True)
+
+
+def _rows(connection: psycopg.Connection[Any], schema: str, table: str, columns: Sequence[str]) -> oracle.Rows:
+    """As `oracle.rows`, without its settings, which are those that the server has."""
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    select = sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(schema, table))
+    result = connection.execute(select).pgresult
+    assert result is not None
+    return Counter(
+        tuple([None if (v := result.get_value(r, c)) is None else bytes(v) for c in range(result.nfields)])
+        for r in range(result.ntuples)
+    )
+
+
+@pytest.mark.usefixtures("spark")
+def test_every_table_of_the_scenario_is_shown_as_postgresql_shows_it(scenario: Scenario, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"))
+    delivering.deliver(scenario.end)
+    with _served(lake) as server, _connect(server) as connection:
+        relations = {(t.schema, t.table): lake.relation(t) for t in lake.point().tables}
+        for (schema, name), table in scenario.marks[-1].tables.items():
+            if len({column.lower() for column in table.columns}) < len(table.columns):
+                with pytest.raises(psycopg.Error, match="case"):
+                    _rows(connection, schema, name, table.columns)
+                continue
+            relation = relations[schema, name]
+            # Arrays that DuckDB has no lists for, and numbers beyond its decimals, are an error; all of them are in the
+            # table as it is stored.
+            stored = [c.name for c in relation.columns if c.type.element or types.mapping(c).form is Form.NUMERIC]
+            plain = [c.name for c in relation.columns if c.name not in stored]
+            for columns, table_name in ((plain, name), (stored, f"{name}$stored")):
+                expected = _shown(relation, table, columns, is_stored=table_name != name)
+                found = _rows(connection, schema, table_name, columns) if columns else expected
+                assert found == expected, f"{schema}.{table_name}: {difference(found, expected)}"
+
+
+def _shown(relation: Relation, table: Table, columns: Sequence[str], *, is_stored: bool) -> oracle.Rows:
+    """What docs/query.md says is shown otherwise: money without its sign, and no NaN or infinity in a numeric."""
+    mapped = {column.name: types.mapping(column) for column in relation.columns}
+    places = [table.columns.index(name) for name in columns]
+
+    def one(name: str, value: bytes | None) -> bytes | None:
+        if value is None or is_stored or mapped[name].form not in (Form.MONEY, Form.DECIMAL):
+            return value
+        if value in (b"NaN", b"Infinity", b"-Infinity"):
+            return None
+        return value.replace(b"$", b"").replace(b",", b"") if mapped[name].form is Form.MONEY else value
+
+    found: oracle.Rows = Counter()
+    for row, count in table.rows.items():
+        found[tuple([one(name, row[place]) for name, place in zip(columns, places, strict=True)])] += count
+    return found
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_random_workload_with_changes_of_shape_crashes_and_compaction(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each quiet point PostgreSQL and the server say the same: all rows, and sums over them."""
+    monkeypatch.setattr(upkeep, "_MANY_FILES", 3)
+    lake, rng = Lake(tmp_path / "lake"), random.Random(5)
+    workload = Workload(lambda: database.connect(), 5, ddl=True, exclusive=0.05)
+    workload.create()
+    with captured(database, tmp_path) as log:
+        delivering = Delivering(lake, settings.Store(log.store.url), start="earliest")
+        for _ in range(3):
+            workload.run(40)
+            workload.stop()
+            log.catch_up()
+            try:
+                with crashing(rng.randint(1, 40)):
+                    delivering.deliver(plan.latest(delivering.reader))
+            except Crash:
+                pass
+            with delivering.stepper() as one:
+                one.deliver(plan.latest(delivering.reader))
+                one.sink.tend()
+            with _served(lake) as server, _connect(server) as ours:
+                for table in workload.tables:
+                    _assert_same(log.connection, ours, lake, table.schema, table.name)
+
+
+def _assert_same(
+    theirs: psycopg.Connection[Any], ours: psycopg.Connection[Any], lake: Lake, schema: str, name: str
+) -> None:
+    table = next(t for t in lake.point().tables if (t.schema, t.table) == (schema, name))
+    relation = lake.relation(table)
+    columns = [column.name for column in relation.columns]
+    rows = oracle.rows(theirs, schema, name, columns)
+    stored = [c for c in columns if types.mapping(relation.columns[columns.index(c)]).form is Form.TEXT]
+    known = Table(relation.oid, tuple(columns), rows)
+    assert _rows(ours, schema, f"{name}$stored", stored) == _shown(relation, known, stored, is_stored=True)
+    numbers = [c.name for c in relation.columns if c.type.name in ("int2", "int4", "int8")]
+    sums = [sql.SQL("sum({0}), min({0}), count(DISTINCT {0})").format(sql.Identifier(c)) for c in numbers]
+    asked = sql.SQL(", ").join([sql.SQL("count(*)"), *sums])
+    query = sql.SQL("SELECT {} FROM {}").format(asked, sql.Identifier(schema, name))
+    said = [[str(value) for value in c.execute(query).fetchone() or ()] for c in (ours, theirs)]
+    assert said[0] == said[1]
