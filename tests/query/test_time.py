@@ -14,6 +14,7 @@ from tests.query.conftest import connect
 from tests.query.lakes import SINK, START, Made
 
 from tailrace.change import Lsn
+from tailrace.query import session
 from tailrace.query.history import Metadata
 from tailrace.query.server import Server
 from tailrace.settings import Query
@@ -68,6 +69,21 @@ def test_a_statement_sees_the_newest_point_and_no_half_step(
         assert connection.execute(_TWO).fetchone() == (1, 10)
         lake.step(source, ["t", "u"])
         assert connection.execute(_TWO).fetchone() == (2, 20)
+
+
+def test_a_block_outlives_the_files_that_its_moment_named(
+    lake: Made, source: psycopg.Connection[Any], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_FILES_STAY_S", 0.0)
+    lake.step(source, ["t", "u"])
+    files = [Path(table.metadata.removeprefix("file://")) for table in lake.tables.values()]
+    with connect(server) as connection, connection.transaction():
+        assert connection.execute("SELECT sum(a) FROM t").fetchone() == (1,)
+        source.execute("UPDATE t SET a = 2; UPDATE u SET a = 20")
+        lake.step(source, ["t", "u"])
+        for file in files:
+            file.unlink()
+        assert connection.execute(_TWO).fetchone() == (1, 10)
 
 
 def test_a_block_sees_the_moment_of_its_first_statement(

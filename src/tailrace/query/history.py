@@ -60,7 +60,8 @@ class Snapshot:
     def told(self) -> str:
         if self.held is None:
             return f"{self.time:%Y-%m-%d %H:%M:%S%z}"
-        return f"{self.held.cursor} ({self.held.committed_at:%Y-%m-%d %H:%M:%S%z})"
+        moment = self.held.committed_at or self.time
+        return f"{self.held.cursor} ({moment:%Y-%m-%d %H:%M:%S%z})"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tailrace.change import Lsn
 from tailrace.query import catalogue, command, naming, oid, wire
 from tailrace.query.answer import BATCH_ROWS, Rows, Word, ahead
 from tailrace.query.catalogue import functions as catalogue_functions
 from tailrace.query.engine import Engine, Standing
 from tailrace.query.failure import CANCELED, Failure
+from tailrace.query.history import AsOf
 from tailrace.query.inspection import inspected
 from tailrace.query.lake import Lake, Moment
 from tailrace.query.lexer import Token, tokens, words
@@ -36,6 +38,8 @@ _CATALOGUE_WORDS: Final = frozenset(
     {*catalogue.names(), *catalogue_functions.NAMES, "information_schema", "to_regclass", "to_regtype", "regclass",
      "regtype", "regnamespace", "regrole", "regproc", "regprocedure"}
 )  # fmt: skip
+_FILES_STAY_S: Final = 10.0
+"""A table's metadata file outlives the next hundred steps: twenty seconds where they come at their fastest."""
 _VERSION_TEXT: Final = f"PostgreSQL {VERSION} (Tailrace, DuckDB)"
 
 
@@ -51,6 +55,7 @@ class Session:
         self._process = process
         self._bare = engine.bare_cursor()
         self._moment: Moment | None = None
+        self._since = 0.0
         self._held: ExitStack = ExitStack()
         self._lock = threading.Lock()
         self._running: set[Any] = set()
@@ -242,14 +247,22 @@ class Session:
 
     def moment(self) -> Moment:
         if self._moment is not None:
-            return self._moment
+            return self._again(self._moment)
         found = self._lake.moment(self.settings.as_of)
         if found is None:
             found = self._engine.nothing(self._database)
         if self.status == b"T":
             # Held, so that its views last as long as the block.
             self._moment = self._held.enter_context(self._engine.standing_at(found)).moment
+            self._since = time.monotonic()
         return found
+
+    def _again(self, moment: Moment) -> Moment:
+        """The moment of a block. Its tables' metadata files do not stay for as long as a block may, but the snapshots
+        that they name do, and later files name them too."""
+        if time.monotonic() - self._since < _FILES_STAY_S or not moment.tables:
+            return moment
+        return self._lake.moment(AsOf(lsn=Lsn(moment.cursor - 1))) or moment
 
     def _transaction(self, found: command.Transaction) -> Word:
         if found.word == "begin":

@@ -40,9 +40,10 @@ _PROPERTIES: Final = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
-    # A step makes a metadata file a second; each holds the whole history.
+    # A step makes a metadata file a second, and each holds the whole history: these stay for some minutes, so that
+    # whoever read a point can read what it names.
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
+    "write.metadata.previous-versions-max": "100",
 }
 _SINK, _OID, _KIND, _RELATION = "tailrace.sink", "tailrace.oid", "tailrace.kind", "tailrace.relation"
 
