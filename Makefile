@@ -21,7 +21,7 @@ demo: setup ## a shop on an embedded PostgreSQL, captured and replicated live
 
 .PHONY: test
 test: setup ## all tests, on real servers from wheels
-	@$(BIN)/pytest -n 2 --dist loadfile
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: lint
 lint: setup ## ruff and mypy

@@ -137,7 +137,9 @@ class History:
 def _tables(connection: oracle.Connection) -> list[tuple[str, str]]:
     return connection.execute(
         "SELECT schemaname, tablename FROM pg_tables"
-        " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace') ORDER BY 1, 2"
+        " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace')"
+        # Of a session that is about to end.
+        " AND schemaname NOT LIKE 'pg_temp%' ORDER BY 1, 2"
     ).fetchall()
 
 

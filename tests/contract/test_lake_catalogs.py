@@ -115,6 +115,7 @@ def _rows(relation: Relation, found: pa.Table) -> oracle.Rows:
     return Counter(texts(relation, found.cast(pa.schema(list(zip(found.column_names, plain, strict=True))))))
 
 
+@pytest.mark.soak
 def test_a_lake_on_s3_is_kept_in_shape(
     scenario: Scenario, database: Database, s3_address: StoreAddress, spark: SparkSession, tmp_path: Path
 ) -> None:

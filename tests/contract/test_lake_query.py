@@ -102,7 +102,7 @@ def test_a_random_workload_with_changes_of_shape_crashes_and_compaction(
     workload.create()
     with captured(database, tmp_path) as log:
         delivering = Delivering(lake, settings.Store(log.store.url), start="earliest")
-        for _ in range(3):
+        for _ in range(2):
             workload.run(40)
             workload.stop()
             log.catch_up()

@@ -197,8 +197,8 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
-    # What a lake takes in Java makes each attempt long: every third act, from another one on at each mark.
-    stride = 3 if isinstance(destination, Lake) else 1
+    # What a lake takes in Java makes each attempt long: every fourth act, from another one on at each mark.
+    stride = 4 if isinstance(destination, Lake) else 1
     for mark in scenario.marks[2::3]:
         for at in range(1 + crashes % stride, 1000, stride):
             try:

@@ -31,6 +31,7 @@ def jar() -> Path:
     return kept
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(_JAVA is None, reason="there is no JDK on this machine")
 @pytest.mark.parametrize("mode", ["extended", "simple"])
 def test_what_a_bi_tool_does(served: Served, jar: Path, mode: str) -> None:

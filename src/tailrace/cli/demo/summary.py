@@ -54,7 +54,8 @@ def show(console: Console, running: Running, store: Store) -> None:
         capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
         by_database = {table: _rows(connection, table) for table in TABLES}
     sides = {"log": _rows_by_log(store)}
-    if replicating is not None and replicating.error is None and replicating.has_all():
+    # A sink in the middle of something says so a moment later.
+    if replicating is not None and replicating.error is None and wait_until(replicating.has_all, 5):
         with connect(replicating.address) as connection:
             sides["replica"] = {table: _rows(connection, table) for table in TABLES}
         if running.asking is not None:

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,7 @@ from tailrace.sinks.iceberg.fingerprint import Seed
 from tailrace.sinks.iceberg.options import IcebergOptions
 from tailrace.sinks.iceberg.point import Held, Kind, Point
 from tailrace.sinks.iceberg.schema import Shape, fresh
-from tailrace.sinks.iceberg.table import Lake, Staged, write
+from tailrace.sinks.iceberg.table import Lake, LakeTable, Staged, write
 from tailrace.sinks.iceberg.tables import Tables, location, place
 from tailrace.sinks.iceberg.upkeep import Upkeep
 from tailrace.store import Store
@@ -40,6 +41,8 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "changelog": ("changelog",),
     "both": ("mirror", "changelog"),
 }
+_HANDS: Final = 4
+"""Tables that are opened or committed at the same time: most of it is waiting, for the catalog and the object store."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -92,9 +95,9 @@ class IcebergSink:
             indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
             lake = Lake(self.name, catalog, warehouse, self._seed, indexes)
             tables = Tables(lake, self._generation)
-            self._session = _Session(lake, tables, Upkeep(lake, self._options), found)
-            for named in found.tables if found else ():
-                tables.open(named)
+            hands = ThreadPoolExecutor(_HANDS, f"lake {self.name}")
+            self._session = _Session(lake, tables, Upkeep(lake, self._options), hands, found)
+            tables.open(found.tables if found else (), hands)
             self._learn()
         if found is None:
             return State()
@@ -128,9 +131,14 @@ class IcebergSink:
                 session.tables.ready(one, kind).apply(one)
             committed_at = self._committed_at(session.point, staged)
             last = {(one.effect.relation.oid, kind): one.effect.last for kind, one in staged}
-            for table in session.tables:
+
+            def finish(table: LakeTable) -> None:
                 position = last.get((table.oid, table.kind), "")
                 table.commit(Held(step.after.cursor or Lsn(0), position, committed_at, table.shape.relation.digest))
+
+            # All of them are tried, also after one failed: what was committed is not done again.
+            for _ in session.hands.map(finish, session.tables):
+                pass
             session.tables.settle()
             self._publish(step.after, committed_at)
             self._learn()
@@ -152,6 +160,7 @@ class IcebergSink:
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            session.hands.shutdown()
             shutil.rmtree(session.lake.indexes, ignore_errors=True)
             session.lake.catalog.close()
 
@@ -242,4 +251,5 @@ class _Session:
     lake: Lake
     tables: Tables
     upkeep: Upkeep
+    hands: ThreadPoolExecutor
     point: Point | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 
 from tailrace.change import Lsn, Relation
 from tailrace.sinks.base import Load
@@ -25,14 +26,14 @@ class Tables:
     def __iter__(self) -> Iterator[LakeTable]:
         return iter(self._known.values())
 
-    def open(self, named: PointTable) -> None:
-        """A table that a point names; one that was renamed since, by a step that did not end, is looked for."""
-        target = named.schema, named.table
-        table = LakeTable.open(self._lake, target, named.kind)
-        if table is None or table.oid != named.oid:
-            table = next(self._elsewhere(named), None)
-        if table is not None:
-            self._known[named.oid, named.kind] = table
+    def open(self, named: Sequence[PointTable], hands: Executor) -> None:
+        """Those that a point names; one that was renamed since, by a step that did not end, is looked for."""
+        found = hands.map(lambda one: LakeTable.open(self._lake, (one.schema, one.table), one.kind), named)
+        for one, table in zip(named, found, strict=True):
+            if table is None or table.oid != one.oid:
+                table = next(self._elsewhere(one), None)
+            if table is not None:
+                self._known[one.oid, one.kind] = table
 
     def begin_load(self, load: Load, kind: Kind) -> None:
         """A mirror without rows; a changelog as it is."""

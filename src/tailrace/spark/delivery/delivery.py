@@ -148,14 +148,16 @@ class Delivery:
     def status(self) -> SinkStatus:
         cursor, now = self._stepper.cursor, time.time()
         oldest = self._oldest_us
+        # Until the log was looked at, nobody knows.
+        is_known = cursor is not None and self._log_end > 0
         return SinkStatus(
             name=self.name,
             type=self._type,
             state="paused" if self._paused.is_set() and self._condition == "running" else self._condition,
             cursor=cursor,
             log_end=self._log_end,
-            lag_bytes=None if cursor is None else 0 if oldest is None else max(self._log_end - cursor, 0),
-            lag_seconds=None if cursor is None else 0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
+            lag_bytes=None if not is_known else 0 if oldest is None else max(self._log_end - (cursor or 0), 0),
+            lag_seconds=None if not is_known else 0.0 if oldest is None else max(now - oldest / 1e6, 0.0),
             changes=self._stepper.changes,
             changes_per_second=self._rate.of(self._stepper.changes),
             steps=self._stepper.steps,
