@@ -41,6 +41,9 @@ FEW = ["public.accounts", "public.twins", "public.toasted", "public.altered"]
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 PLANTED = "hunter2-Grüße"
 
+pytestmark = pytest.mark.soak
+"""A minute of servers and Java that CI does not have: `make chaos` runs it."""
+
 
 @pytest.fixture(params=["postgresql", "postgresql on s3", "rest"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
@@ -115,7 +118,6 @@ def _rows(relation: Relation, found: pa.Table) -> oracle.Rows:
     return Counter(texts(relation, found.cast(pa.schema(list(zip(found.column_names, plain, strict=True))))))
 
 
-@pytest.mark.soak
 def test_a_lake_on_s3_is_kept_in_shape(
     scenario: Scenario, database: Database, s3_address: StoreAddress, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def _shown(relation: Relation, table: Table, columns: Sequence[str], *, is_store
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("spark")
 def test_a_random_workload_with_changes_of_shape_crashes_and_compaction(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

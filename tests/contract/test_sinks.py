@@ -40,6 +40,8 @@ SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "recorder of keys"),
 ]
+LAKE_AT_LEISURE = [*(s for s in SINKS if s != "lake"), pytest.param("lake", marks=pytest.mark.soak)]
+"""For tests that open a sink again and again: `make chaos` runs them on a lake, too."""
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
 """Tables that go through most of it, for tests that deliver again and again."""
 TELLERS = (JsonLines, Parquet, Recorded)
@@ -122,6 +124,7 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 
 
 @pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("destination", LAKE_AT_LEISURE, indirect=True)
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step in several parts by an object of its own; tables join as their snapshots come."""
     rng = random.Random(1)
@@ -163,6 +166,7 @@ def _assert_order(recorded: Recorded) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("destination", LAKE_AT_LEISURE, indirect=True)
 def test_steps_staged_twice_thrown_away_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
