@@ -56,12 +56,12 @@ def run(report: Report) -> None:
         source.connect() as connection,
     ):
         connection.execute("CREATE TABLE t (id serial PRIMARY KEY, note text)")
-        with _Capture(source, directory):
+        with Capturing(source, directory):
             commits = _measure(connection, destination, directory)
         _tell(report, commits, directory)
 
 
-class _Capture:
+class Capturing:
     """`tailrace capture`, until the context ends."""
 
     def __init__(self, source: Postgres, store_url: str) -> None:

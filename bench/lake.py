@@ -5,19 +5,16 @@ The baselines are Spark's own: `writeTo().append()` of the same typed rows, and 
 
 from __future__ import annotations
 
-import os
+import json
 import random
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +22,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from bench.delivery_latency import Capturing
 from bench.ready_log import FINISHED, ReadyLog, make
 from bench.replica import INSERTS
 from bench.report import Report
@@ -32,6 +30,7 @@ from bench.throughput import ROW, TABLE
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
+from tailrace.query.engine import load_extensions
 from tailrace.sinks.iceberg import point, properties
 from tailrace.sinks.iceberg.options import IcebergOptions
 from tailrace.spark import register
@@ -61,6 +60,7 @@ def run(report: Report) -> None:
         _backlog(report, spark, server, directory)
         _curve(report, spark, server, directory)
     _freshness(report)
+    _upkeep(report)
 
 
 @contextmanager
@@ -110,32 +110,23 @@ def _backlog(report: Report, spark: SparkSession, server: Postgres, directory: P
     with log.connect() as connection:
         connection.execute(_MIXED.encode())
         connection.execute(f"UPDATE {FINISHED} SET id = 2".encode())
-    _capture_rest(log)
+    log.capture_rest()
     seconds = _deliver(spark, log.store_url, lake)
     _compare(log, lake)
     report.section("500K mixed over a table of 1M: half inserts, three tenths updates all over it, a fifth deletes")
     report.line("deliver", f"{500_000 / seconds:,.0f} changes/s", "rows compared")
-    _drop_slots(log)
+    log.drop_slots()
 
 
-def _drop_slots(log: ReadyLog) -> None:
-    with log.connect() as connection:
-        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
-
-
-def _capture_rest(log: ReadyLog) -> None:
-    environment = {"TAILRACE_SOURCE_URL": log.server.url_of(log.database), "TAILRACE_STORE_URL": log.store_url}
-    command = [sys.executable, "-m", "tailrace", "capture", "--until-lsn", "current"]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | environment)
+def _engine_for(spark: SparkSession | None, store_url: str, lake: Path, **more: int) -> Engine:
+    sink = {"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", **more}
+    configured = settings.Settings(store=settings.Store(url=store_url), sinks=(sink,))
+    return Engine(configured, sinks.configured(configured, {}), spark=spark)
 
 
 def _deliver(spark: SparkSession, store_url: str, lake: Path) -> float:
     """As `tailrace deliver --once` does it, on a session that is there already."""
-    configured = settings.Settings(
-        store=settings.Store(url=store_url),
-        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", "interval_ms": 0},),
-    )
-    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    engine = _engine_for(spark, store_url, lake, interval_ms=0)
     began = time.monotonic()
     engine.start()
     try:
@@ -157,17 +148,16 @@ def _compare(log: ReadyLog, lake: Path) -> None:
     with log.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         told = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
-    found = _engine().execute(f"SELECT {_SUMS} FROM {_scan(lake)}".replace("::numeric", "::decimal(38)")).fetchone()
+    found = _duckdb().execute(f"SELECT {_SUMS} FROM {_scan(lake)}".replace("::numeric", "::decimal(38)")).fetchone()
     assert told is not None
     assert found is not None
     assert [str(v) for v in told] == [str(v) for v in found], "the rows are not the source's"
 
 
-def _engine() -> duckdb.DuckDBPyConnection:
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
-    for name in ("avro", "httpfs", "iceberg"):
-        package = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
-        connection.execute(f"LOAD '{package / f'{name}.duckdb_extension'}'")
+    load_extensions(connection)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
@@ -198,17 +188,13 @@ def _curve(report: Report, spark: SparkSession, server: Postgres, directory: Pat
             ours = _updates(spark, log, lake, changes, rows)
             merge = [_merge(spark, changes, rows) for _ in range(2)][-1]
             report.line(f"{changes:,} updates", f"{ours:.2f} s", f"MERGE {merge:.2f} s; ratio {merge / ours:.1f}")
-        _drop_slots(log)
+        log.drop_slots()
 
 
 def _updates(spark: SparkSession, log: ReadyLog, lake: Path, changes: int, rows: int) -> float:
     """The second of two steps in one session: as one that runs for longer has it."""
-    configured = settings.Settings(
-        store=settings.Store(url=log.store_url),
-        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", "interval_ms": 0},),
-    )
     seconds = []
-    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    engine = _engine_for(spark, log.store_url, lake, interval_ms=0)
     engine.start()
     try:
         assert engine.wait(engine.end(), _LIMIT_S)
@@ -219,7 +205,7 @@ def _updates(spark: SparkSession, log: ReadyLog, lake: Path, changes: int, rows:
                     f" * 104729 % {rows} FROM generate_series(1, {changes}) g))".encode()
                 )
             engine.sinks["lake"].pause()
-            _capture_rest(log)
+            log.capture_rest()
             began = time.monotonic()
             engine.sinks["lake"].resume()
             assert engine.wait(engine.end(), _LIMIT_S)
@@ -248,22 +234,9 @@ def _freshness(report: Report) -> None:
     report.title(f"Lake: commit → visible to a query, {_PER_SECOND:,} changes a second")
     with Postgres() as source, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
         store, lake = f"{directory}/store", Path(directory) / "lake"
-        with source.connect() as connection:
-            connection.execute(TABLE.format(name="t").encode())
-            connection.execute(f"INSERT INTO t SELECT {ROW} FROM generate_series(1, 100000) g".encode())
-            connection.execute("CREATE TABLE ticks (id serial PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())")
-        environment = {"TAILRACE_SOURCE_URL": source.url, "TAILRACE_STORE_URL": store}
-        capture = subprocess.Popen(
-            [sys.executable, "-m", "tailrace", "capture"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | environment,
-        )
-        try:
+        _fill(source)
+        with Capturing(source, store):
             ages = _watched(source, store, lake)
-        finally:
-            capture.send_signal(signal.SIGTERM)
-            capture.wait(60)
         cuts = statistics.quantiles(ages, n=100)
         report.section(f"{_SECONDS} seconds after {_WARMING_S} to warm up")
         report.line("p50", f"{cuts[49]:.2f} s", "want ≤ 3", ok=cuts[49] <= 3)
@@ -273,23 +246,15 @@ def _freshness(report: Report) -> None:
 def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
     store = Store.open(store_url)
     assert wait_until(lambda: sum(i.key.endswith("meta.json") for i in store.list("snapshots")) == 2, 60)
-    configured = settings.Settings(
-        store=settings.Store(url=store_url),
-        sinks=({"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}"},),
-    )
-    engine = Engine(configured, sinks.configured(configured, {}))
+    engine = _engine_for(None, store_url, lake)
     engine.start()
-    stop = threading.Event()
-    writers = [threading.Thread(target=work, args=(source, stop)) for work in (_write, _tick)]
     ages: list[float] = []
     try:
         assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["lake"].error
-        for writer in writers:
-            writer.start()
-        time.sleep(_WARMING_S)
-        seen = _newest(lake)
-        until = time.monotonic() + _SECONDS
-        with source.connect() as connection:
+        with _writing(source), source.connect() as connection:
+            time.sleep(_WARMING_S)
+            seen = _newest(lake)
+            until = time.monotonic() + _SECONDS
             while time.monotonic() < until:
                 newest = _newest(lake)
                 now = time.time()
@@ -300,25 +265,84 @@ def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
                 seen = newest
                 time.sleep(0.02)
     finally:
-        stop.set()
-        for writer in writers:
-            writer.join()
         engine.stop()
     return ages
 
 
 def _newest(lake: Path) -> int:
-    row = _engine_once().execute(f"SELECT max(id) FROM {_scan(lake, 'public.ticks')}").fetchone()
+    row = _duckdb().execute(f"SELECT max(id) FROM {_scan(lake, 'public.ticks')}").fetchone()
     return int(row[0] or 0) if row else 0
 
 
-_kept: list[duckdb.DuckDBPyConnection] = []
+_STEPS = 600
 
 
-def _engine_once() -> duckdb.DuckDBPyConnection:
-    if not _kept:
-        _kept.append(_engine())
-    return _kept[0]
+def _upkeep(report: Report) -> None:
+    report.title("Lake: files and bytes under a load, before and after upkeep")
+    with Postgres() as source, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
+        store, lake = f"{directory}/store", Path(directory) / "lake"
+        _fill(source)
+        with Capturing(source, store):
+            # As often as it can, instead of once a second: an hour's files do not take an hour.
+            engine = _engine_for(None, store, lake, interval_ms=0, compact_bytes=0, history_minutes=1_000_000)
+            engine.start()
+            try:
+                with _writing(source):
+                    reached = wait_until(lambda: _snapshots(lake) >= _STEPS, _LIMIT_S)
+                assert reached, engine.sinks["lake"].error or f"{_snapshots(lake)} steps"
+            finally:
+                engine.stop()
+            report.section(f"public.t after {_STEPS} steps at {_PER_SECOND:,} changes a second")
+            _tell_size(report, "before", lake)
+            engine = _engine_for(None, store, lake, history_minutes=0)
+            engine.start()
+            try:
+                wait_until(lambda: _snapshots(lake) <= 2, _LIMIT_S)
+                tidy = _snapshots(lake)
+                assert tidy <= 2, engine.sinks["lake"].error or f"{tidy} snapshots are left"
+            finally:
+                engine.stop()
+            _tell_size(report, "after", lake)
+
+
+def _tell_size(report: Report, what: str, lake: Path) -> None:
+    files = [path for path in lake.glob("public/t-*/**/*") if path.is_file()]
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        _duckdb().execute(f"SELECT sum(amount) FROM {_scan(lake)}").fetchall()
+        seconds.append(time.monotonic() - began)
+    size = sum(path.stat().st_size for path in files)
+    report.line(
+        what, f"{len(files):,} files", f"{size / 1e6:,.0f} MB; a sum over the table takes {1000 * min(seconds):,.0f} ms"
+    )
+
+
+def _snapshots(lake: Path) -> int:
+    found = point.load(Store.open(str(lake)), "lake")
+    named = {t.name: t for t in found.tables} if found else {}
+    return len(json.loads(Path(named["public.t"].metadata).read_bytes())["snapshots"]) if "public.t" in named else 0
+
+
+def _fill(source: Postgres) -> None:
+    with source.connect() as connection:
+        connection.execute(TABLE.format(name="t").encode())
+        connection.execute(f"INSERT INTO t SELECT {ROW} FROM generate_series(1, 100000) g".encode())
+        connection.execute("CREATE TABLE ticks (id serial PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())")
+
+
+@contextmanager
+def _writing(source: Postgres) -> Iterator[None]:
+    stop = threading.Event()
+    writers = [threading.Thread(target=work, args=(source, stop)) for work in (_write, _tick)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
 
 
 def _write(source: Postgres, stop: threading.Event) -> None:

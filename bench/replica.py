@@ -158,8 +158,7 @@ def _measure(
     report.line("apply and commit", f"{best.committing:.1f} s")
     report.line("Spark's start", f"{started:.1f} s", f"not in the above; the first drain took {ours[0].seconds:.1f} s")
     report.line("captured before", f"{log.capture_seconds:.1f} s", "by capture, its process's start included")
-    with source.connect(log.database) as connection:
-        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    log.drop_slots()
 
 
 def _rates(changes: int, drains: list[_Drain]) -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.contract.scenario import Mark, Scenario
 from tailrace.change import Change, Lsn, Position, Relation
 from tailrace.log.evolution import origins
 from tailrace.log.typed import free_name
+from tailrace.query.engine import load_extensions
 from tailrace.sinks.base import State
 from tailrace.sinks.iceberg import point
 from tailrace.sinks.iceberg.evolution import is_same_or_wider
@@ -30,9 +30,7 @@ from tailrace.store import Store
 @cache
 def engine() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
-    for name in ("avro", "httpfs", "iceberg"):
-        package = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
-        connection.execute(f"LOAD '{package / f'{name}.duckdb_extension'}'")
+    load_extensions(connection)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

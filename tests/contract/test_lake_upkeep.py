@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from tests.e2e.captured import Captured, captured
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
-from tailrace.errors import FencedError, SinkError
+from tailrace.errors import FencedError, SinkError, TailraceError
 from tailrace.log import plan
 from tailrace.sinks.iceberg import upkeep
 from tailrace.sinks.iceberg.catalog import Catalog
@@ -217,6 +219,39 @@ def test_a_commit_that_nobody_knows_the_end_of(following: Following, monkeypatch
     following.log.execute("UPDATE t SET n = 2 WHERE id = 1", "INSERT INTO t VALUES (12, 1, 'z')")
     following.follow()
     following.assert_same()
+
+
+def test_a_disk_that_is_full_now_or_in_the_middle_of_a_commit(
+    small_disk: Path, database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Whatever did not find room, a data file or what Iceberg writes about it: nothing is half there afterwards."""
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    database.execute(_TABLE)
+    lake, filler = Lake(small_disk / "lake"), small_disk / "others"
+    failures = 0
+    with captured(database, tmp_path) as log:
+        delivering = Delivering(lake, settings.Store(log.store.url), start="earliest", tables=["public.t"])
+        with delivering.stepper() as stepper:
+            following = Following(log, lake, stepper)
+            for number, free in enumerate((None, 0, 4, 12, 20, 32)):
+                if free is not None:
+                    room = shutil.disk_usage(small_disk).free
+                    filler.write_bytes(bytes(room - free * 1024))
+                log.execute(
+                    f"INSERT INTO t SELECT i, {number}, 'x' FROM generate_series({number * 10}, {number * 10 + 9}) i",
+                    f"UPDATE t SET n = -1 WHERE id % 10 = {number}",
+                    f"DELETE FROM t WHERE id = {number * 10}",
+                )
+                try:
+                    following.follow()
+                except TailraceError:
+                    failures += 1
+                    filler.unlink()
+                    stepper.open()
+                    following.follow()
+                filler.unlink(missing_ok=True)
+                following.assert_same()
+    assert failures >= 3
 
 
 def test_what_a_snapshot_says_of_itself(following: Following) -> None:

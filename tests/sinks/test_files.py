@@ -385,20 +385,6 @@ def test_a_crash_at_any_write_changes_nothing(
         assert delivered(found) == delivered(expected), keys[at - 1]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 256 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
-
-
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_a_full_disk_stops_the_sink_and_costs_nothing(
     small: Log, small_disk: Path, tmp_path: Path, format_: str

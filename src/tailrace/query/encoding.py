@@ -195,21 +195,23 @@ def _words(array: pa.Array) -> Longs:
 
 
 def _decimals(array: pa.Array, type_: WireType) -> Cells:
-    if not pa.types.is_decimal(array.type):
-        array = pc.cast(array, pa.decimal128(20, 0))
-    trim = _is_trimmed(array)
-    data, start, length = _slots(len(array))
-    kernel.decimals(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
-    return _completed(Cells(data, start, length), array, lambda left: text_form.decimals(left, trim))
+    return _exact(array, type_, kernel.decimals, text_form.decimals)
 
 
 def _numerics(array: pa.Array, type_: WireType) -> Cells:
+    return _exact(array, type_, kernel.numerics, text_form.binary_numerics)
+
+
+def _exact(
+    array: pa.Array, type_: WireType, written: Callable[..., None], others: Callable[[pa.Array, bool], list[bytes]]
+) -> Cells:
+    """`written` writes those that fit 64 bits, `others` the rest."""
     if not pa.types.is_decimal(array.type):
         array = pc.cast(array, pa.decimal128(20, 0))
     trim = _is_trimmed(array)
     data, start, length = _slots(len(array))
-    kernel.numerics(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
-    return _completed(Cells(data, start, length), array, lambda left: text_form.binary_numerics(left, trim))
+    written(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
+    return _completed(Cells(data, start, length), array, lambda left: others(left, trim))
 
 
 def _is_trimmed(array: pa.Array) -> bool:

@@ -110,8 +110,7 @@ class Engine:
 
     def _prepare(self, options: IcebergOptions, limits: Query) -> None:
         run = self._instance.execute
-        for name in _EXTENSIONS:
-            run(f"LOAD {literal(str(_extension(name)))}")
+        load_extensions(self._instance)
         for name, value in _SETTINGS.items():
             run(f"SET GLOBAL {name} = {value}")
         run(f"SET GLOBAL memory_limit = '{limits.memory_bytes or _half_of_memory()}B'")
@@ -257,6 +256,12 @@ class Standing:
 
     def catalogue(self) -> Catalogue:
         return self.engine._catalogue(self.moment)
+
+
+def load_extensions(connection: Connection) -> None:
+    """What DuckDB reads Iceberg tables with, from their wheels."""
+    for name in _EXTENSIONS:
+        connection.execute(f"LOAD {literal(str(_extension(name)))}")
 
 
 def _extension(name: str) -> Path:

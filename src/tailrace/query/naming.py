@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.query.lexer import Kind, Token, words
+from tailrace.query.walking import closing
 
 _END: Final = frozenset(
     ("from", "where", "group", "having", "window", "union", "except", "intersect", "order", "limit", "offset", "fetch",
@@ -116,7 +117,7 @@ def _name(item: list[Token]) -> str | None:
     while call + 2 < len(item) and item[call + 1].word == ".":
         call += 2
     if item[call].name is not None and call + 1 < len(item) and item[call + 1].word == "(":
-        closes = _close(item, call + 1)
+        closes = closing(item, call + 1)
         rest = [t.word for t in item[closes + 1 :]]
         if (rest[:1] in (["filter"], ["over"], ["within"]) and item[-1].word == ")") or not rest:
             word = item[call].name or ""
@@ -156,12 +157,3 @@ def _last(item: Sequence[Token], word: str) -> int | None:
         if depth == 0 and not (item[at].name is not None or item[at].word in ("(", ")", "[", "]")):
             return None
     return None
-
-
-def _close(item: Sequence[Token], at: int) -> int:
-    depth = 0
-    for place in range(at, len(item)):
-        depth += {"(": 1, ")": -1}.get(item[place].word, 0)
-        if depth == 0:
-            return place
-    return len(item) - 1

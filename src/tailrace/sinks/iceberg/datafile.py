@@ -67,7 +67,6 @@ class DataFile:
 
     location: str
     rows: int
-    size: int
     ids: tuple[tuple[int, ...], ...]
     """Of its fields, and of what is nested in each."""
 
@@ -83,7 +82,7 @@ def write(warehouse: Warehouse, directory: str, fields: Sequence[Field], arrays:
     content = sink.getvalue().to_pybytes()
     location = named(directory, "parquet")
     warehouse.put(location, content)
-    return DataFile(location, table.num_rows, len(content), tuple([field.ids for field in fields]))
+    return DataFile(location, table.num_rows, tuple([field.ids for field in fields]))
 
 
 def named(directory: str, suffix: str) -> str:

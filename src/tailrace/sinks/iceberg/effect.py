@@ -72,7 +72,6 @@ class Effect:
     span: str
     last: str
     """The position of the last change in it."""
-    is_load: bool = False
     is_truncate: bool = False
     gone: Prints | None = None
     copies: I64 | None = None
@@ -86,7 +85,7 @@ class Effect:
 
 
 def mirrored(changes: TableChanges, seed: Seed, *, is_load: bool) -> Effect:
-    about = _about(changes, is_load)
+    about = _about(changes)
     if changes.is_truncate:
         return replace(about, is_truncate=True)
     if is_load:
@@ -94,7 +93,7 @@ def mirrored(changes: TableChanges, seed: Seed, *, is_load: bool) -> Effect:
     return _keyed(changes, about, seed) if has_key(changes.relation) else _keyless(changes, about, seed)
 
 
-def told(changes: TableChanges, *, is_load: bool) -> Effect:
+def told(changes: TableChanges) -> Effect:
     """Every change a row: as it was after it; of a delete what identified it, or all of it if that was sent."""
     rows = changes.new
     if changes.old.present.any():
@@ -108,14 +107,13 @@ def told(changes: TableChanges, *, is_load: bool) -> Effect:
             none = pa.nulls(len(changes), types.SPECIALS)
             special = pc.if_else(pa.array(gone), changes.old.special, none if special is None else special)
         rows = replace(rows, batch=record_batch(arrays, rows.batch.schema, len(changes)), special=special)
-    more = typed.about(changes)
-    born = replace(Content.of(rows, changes.relation), more=more)
-    return replace(_about(changes, is_load), born=born)
+    born = replace(Content.of(rows, changes.relation), more=typed.about(changes))
+    return replace(_about(changes), born=born)
 
 
-def _about(changes: TableChanges, is_load: bool) -> Effect:
+def _about(changes: TableChanges) -> Effect:
     last = str(changes.at.position(len(changes) - 1))
-    return Effect(changes.relation, changes.target, changes.span, last, is_load)
+    return Effect(changes.relation, changes.target, changes.span, last)
 
 
 def _keyed(changes: TableChanges, about: Effect, seed: Seed) -> Effect:

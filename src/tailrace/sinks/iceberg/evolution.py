@@ -12,7 +12,7 @@ from typing import Any, Final
 from tailrace import text, types
 from tailrace.change import Column, Relation
 from tailrace.log.evolution import dropped, origins
-from tailrace.sinks.iceberg.schema import IcebergType, doc, may_be_special, type_of
+from tailrace.sinks.iceberg.schema import IcebergType, digits, doc, may_be_special, type_of
 
 _WIDER: Final = {("int", "long"), ("float", "double")}
 
@@ -25,16 +25,6 @@ class Addition:
 
 
 @dataclass(frozen=True)
-class Recast:
-    """A column whose values have to be written anew."""
-
-    column: int
-    """Its place in the new relation."""
-    origin: int | None
-    """Its place in the old one; None for a column that is new, and whose default Iceberg cannot hold."""
-
-
-@dataclass(frozen=True)
 class Evolution:
     dropped: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
@@ -42,7 +32,8 @@ class Evolution:
     """By their old names, as are the documented ones."""
     added: tuple[Addition, ...] = ()
     documented: tuple[tuple[str, str | None], ...] = ()
-    recast: tuple[Recast, ...] = ()
+    is_rewrite: bool = False
+    """Values have to be written anew: of another type, or what older rows show and Iceberg cannot hold as a default."""
     moves_special: bool = False
     """A column has another name, or is gone, whose special values stand beside the rows by its name."""
 
@@ -50,12 +41,13 @@ class Evolution:
 def evolution(old: Relation, new: Relation, *, rows_stay: bool) -> Evolution:
     """`rows_stay`: whether there are rows that stay; else every type can become every other."""
     gone = [old.columns[index].name for index in dropped(old, new)]
-    renamed, widened, added, documented, recast = [], [], [], [], []
-    for index, (column, origin) in enumerate(zip(new.columns, origins(old, new), strict=True)):
+    renamed, widened, added, documented, is_rewrite = [], [], [], [], False
+    for column, origin in zip(new.columns, origins(old, new), strict=True):
         if origin.index is None:
-            default = _default(column, origin.missing) if rows_stay and origin.missing is not None else None
-            if rows_stay and origin.missing is not None and default is None:
-                recast.append(Recast(index, None))
+            default = None
+            if rows_stay and origin.missing is not None:
+                default = _default(column, origin.missing)
+                is_rewrite |= default is None
             added.append(Addition(column, default))
             continue
         before = old.columns[origin.index]
@@ -69,8 +61,7 @@ def evolution(old: Relation, new: Relation, *, rows_stay: bool) -> Evolution:
             continue
         gone.append(before.name)
         added.append(Addition(column, None))
-        if rows_stay:
-            recast.append(Recast(index, origin.index))
+        is_rewrite |= rows_stay
     stale = {*gone, *(name for name, _ in renamed)}
     return Evolution(
         tuple(gone),
@@ -78,7 +69,7 @@ def evolution(old: Relation, new: Relation, *, rows_stay: bool) -> Evolution:
         tuple(widened),
         tuple(added),
         tuple(documented),
-        tuple(recast),
+        is_rewrite,
         rows_stay and any(c.name in stale and may_be_special(c) for c in old.columns),
     )
 
@@ -87,14 +78,9 @@ def is_same_or_wider(old: IcebergType, new: IcebergType) -> bool:
     if old == new or (old, new) in _WIDER:
         return True
     if isinstance(old, str) and isinstance(new, str) and old.startswith("decimal") and new.startswith("decimal"):
-        (p, s), (q, t) = _digits(old), _digits(new)
+        (p, s), (q, t) = digits(old), digits(new)
         return s == t and p <= q
     return False
-
-
-def _digits(decimal: str) -> tuple[int, int]:
-    precision, scale = decimal.removeprefix("decimal(").removesuffix(")").split(",")
-    return int(precision), int(scale)
 
 
 def _default(column: Column, missing: str) -> str | None:

@@ -31,7 +31,7 @@ from tailrace.types import Form
 IcebergType = str | dict[str, Any]
 """As Iceberg writes it in JSON; nested fields without ids are numbered when the table gets them."""
 
-SPECIAL_TYPE: Final[IcebergType] = {"type": "map", "key": "string", "value": "string", "value-required": True}
+_SPECIAL: Final[IcebergType] = {"type": "map", "key": "string", "value": "string", "value-required": True}
 _INTERVAL: Final[IcebergType] = {
     "type": "struct",
     "fields": [
@@ -128,8 +128,7 @@ class Field:
 def _arrow(type_: IcebergType) -> pa.DataType:
     if isinstance(type_, str):
         if type_.startswith("decimal"):
-            precision, scale = (int(n) for n in type_.removeprefix("decimal(").removesuffix(")").split(","))
-            return pa.decimal128(precision, scale)
+            return pa.decimal128(*digits(type_))
         return _ARROW[type_]
     if type_["type"] == "map":
         key = pa.field("key", _arrow(type_["key"]), False, {FIELD_ID: str(type_["key-id"])})
@@ -140,6 +139,12 @@ def _arrow(type_: IcebergType) -> pa.DataType:
         return pa.list_(item)
     fields = [Field(f["id"], f["name"], f["type"], f["required"]).arrow for f in type_["fields"]]
     return pa.struct(fields)
+
+
+def digits(decimal: str) -> tuple[int, int]:
+    """Precision and scale, of a decimal's type."""
+    precision, scale = decimal.removeprefix("decimal(").removesuffix(")").split(",")
+    return int(precision), int(scale)
 
 
 @dataclass(frozen=True)
@@ -157,9 +162,6 @@ class Shape:
     @property
     def has_special(self) -> bool:
         return len(self.fields) > len(self.relation.columns)
-
-    def field(self, name: str) -> Field:
-        return next(field for field in self.fields if field.name == name)
 
     def to_json(self) -> str:
         identifiers = [f.id for f in self.fields if f.required]
@@ -210,7 +212,7 @@ def own_fields(relation: Relation, kind: Kind) -> list[Field]:
 
 def special_field(relation: Relation) -> Field:
     name = free_name("_special", relation)
-    return Field(0, name, SPECIAL_TYPE, doc="values that their columns cannot hold, as PostgreSQL prints them")
+    return Field(0, name, _SPECIAL, doc="values that their columns cannot hold, as PostgreSQL prints them")
 
 
 def numbered(fields: Sequence[Field]) -> tuple[Field, ...]:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from tailrace.change import Lsn, Relation
+from tailrace.change import Lsn
 from tailrace.errors import FencedError
 from tailrace.log import origin
 from tailrace.log.decoding import TableChanges
@@ -72,6 +72,7 @@ class IcebergSink:
         self._options = options
         self._context = context
         self._session: _Session | None = None
+        self._kept: Warehouse | None = None
         self._generation = ""
         self._seed: Seed = (0, 0)
         self._known: Mapping[tuple[int, Kind], Known] = {}
@@ -81,22 +82,29 @@ class IcebergSink:
         return properties.packages(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_session": None, "_options": self._options.carried()}
+        return self.__dict__ | {"_session": None, "_kept": None, "_options": self._options.carried()}
+
+    @property
+    def _warehouse(self) -> Warehouse:
+        if self._kept is None:
+            self._kept = Warehouse(self._options)
+        return self._kept
 
     def open(self) -> State:
         self.close()
         with classified(f"sink {self.name}"):
-            warehouse = Warehouse(self._options)
-            found = point.load(warehouse.store, self.name)
+            found = point.load(self._warehouse.store, self.name)
+            source = origin.load(Store.open(self._context.store.url, self._context.store.options))
             self._generation = found.lake if found else secrets.token_hex(4)
             # Nobody who writes rows may know which of them would be taken for each other.
             self._seed = secrets.randbits(64), secrets.randbits(64)
             catalog = Catalog(self._options)
             indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
-            lake = Lake(self.name, catalog, warehouse, self._seed, indexes)
+            lake = Lake(self.name, catalog, self._warehouse, self._seed, indexes)
             tables = Tables(lake, self._generation)
             hands = ThreadPoolExecutor(_HANDS, f"lake {self.name}")
-            self._session = _Session(lake, tables, Upkeep(lake, self._options), hands, found)
+            database = str(source["database"]) if source else ""
+            self._session = _Session(lake, tables, Upkeep(lake, self._options), hands, database, found)
             tables.open(found.tables if found else (), hands)
             self._learn()
         if found is None:
@@ -110,10 +118,9 @@ class IcebergSink:
         pass
 
     def stage(self, part: Part) -> tuple[tuple[Kind, Staged], ...]:
-        warehouse = Warehouse(self._options)
         loaded = {load.relation.oid for load in part.step.loads}
         found = [
-            (kind, self._stage(warehouse, run, kind, loaded, is_load=part.load is not None))
+            (kind, self._stage(run, kind, loaded, is_load=part.load is not None))
             for run in gathered(part.chunks)
             for kind in self._kinds()
         ]
@@ -136,7 +143,7 @@ class IcebergSink:
                 position = last.get((table.oid, table.kind), "")
                 table.commit(Held(step.after.cursor or Lsn(0), position, committed_at, table.shape.relation.digest))
 
-            # All of them are tried, also after one failed: what was committed is not done again.
+            # After a failure those under way still end, and `close` waits for them: what they commit is not done again.
             for _ in session.hands.map(finish, session.tables):
                 pass
             session.tables.settle()
@@ -163,13 +170,12 @@ class IcebergSink:
             session.hands.shutdown()
             shutil.rmtree(session.lake.indexes, ignore_errors=True)
             session.lake.catalog.close()
+        self._kept = None
 
     def _kinds(self) -> tuple[Kind, ...]:
         return _KINDS[self._options.mode]
 
-    def _stage(
-        self, warehouse: Warehouse, run: TableChanges, kind: Kind, loaded: Container[int], *, is_load: bool
-    ) -> Staged | None:
+    def _stage(self, run: TableChanges, kind: Kind, loaded: Container[int], *, is_load: bool) -> Staged | None:
         known = self._known.get((run.relation.oid, kind))
         # A mirror is loaded whatever it has; a changelog has told already what it has told.
         counts = kind == "changelog" or run.relation.oid not in loaded
@@ -177,31 +183,28 @@ class IcebergSink:
             run = run.take(run.at.commit_lsn >= known.floor)
             if not len(run):
                 return None
-        if kind == "mirror":
-            found = effect.mirrored(run, self._seed, is_load=is_load)
-        else:
-            found = effect.told(run, is_load=is_load)
+        found = effect.mirrored(run, self._seed, is_load=is_load) if kind == "mirror" else effect.told(run)
         has_special = any(content.special is not None for content in found.contents)
         nulls = tuple(dict.fromkeys(name for content in found.contents for name in content.nulls(run.relation)))
         moment = int(run.at.committed_at_us.max(initial=0))
         staged = Staged(replace(found, born=None), (), nulls, has_special, moment)
         if found.born is None:
             return staged
-        shape, directory = self._place(run.relation, run.target, kind, staged)
-        return replace(staged, files=(write(warehouse, directory, shape, found.born),))
-
-    def _place(self, relation: Relation, target: tuple[str, str], kind: Kind, staged: Staged) -> tuple[Shape, str]:
-        """The columns as they will be when this is committed, as far as can be foreseen, and where the table lies."""
-        known = self._known.get((relation.oid, kind))
-        foreseen = fresh(relation, kind, with_special=staged.has_special, nulls=staged.nulls)
+        shape, relation = self._foreseen(known, kind, staged), run.relation
         if known is None:
-            return foreseen, location(self._options.root, relation, place(target, kind), self._generation)
-        fits = (known.shape.has_special or not staged.has_special) and not (
-            staged.nulls and known.shape.key_is_required
-        )
-        if known.shape.relation == relation and fits:
-            return known.shape, known.directory
-        return foreseen, known.directory
+            directory = location(self._options.root, relation, place(run.target, kind), self._generation)
+        else:
+            directory = known.directory
+        return replace(staged, files=(write(self._warehouse, directory, shape, found.born),))
+
+    def _foreseen(self, known: Known | None, kind: Kind, staged: Staged) -> Shape:
+        """The columns as they will be when this is committed, as far as can be told."""
+        relation, special, nulls = staged.effect.relation, staged.has_special, staged.nulls
+        if known is not None and known.shape.relation == relation:
+            shape = known.shape
+            if (shape.has_special or not special) and not (nulls and shape.key_is_required):
+                return shape
+        return fresh(relation, kind, with_special=special, nulls=nulls)
 
     def _check_fence(self, session: _Session, step: Step) -> None:
         found = point.load(session.lake.warehouse.store, self.name)
@@ -215,10 +218,10 @@ class IcebergSink:
     def _publish(self, state: State, committed_at: datetime | None) -> None:
         session = self._opened()
         assert state.cursor is not None
-        source = origin.load(Store.open(self._context.store.url, self._context.store.options))
-        database = str(source["database"]) if source else ""
-        tables = session.tables.point(dict(state.tables))
-        published = Point(self.name, state.cursor, committed_at, datetime.now(UTC), database, tables, self._generation)
+        tables = session.tables.point(state.tables)
+        published = Point(
+            self.name, state.cursor, committed_at, datetime.now(UTC), session.database, tables, self._generation
+        )
         point.publish(session.lake.warehouse.store, published)
         session.point = published
 
@@ -252,4 +255,6 @@ class _Session:
     tables: Tables
     upkeep: Upkeep
     hands: ThreadPoolExecutor
+    database: str
+    """The source's."""
     point: Point | None

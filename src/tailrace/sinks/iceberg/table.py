@@ -175,16 +175,15 @@ class LakeTable:
         for file in staged.files:
             self._add(file)
 
-    def commit(self, held: Held) -> bool:
-        """Whether there was anything to commit. Seen by everybody, all at once, when it returns."""
+    def commit(self, held: Held) -> None:
+        """What there is to commit, if anything. Seen by everybody, all at once, when it returns."""
         has_files = self._add_files(held)
         if self._transaction is None:
-            return False
+            return
         self._finish()
         if has_files:
             self._files.settle()
             self.held = held
-        return True
 
     @property
     def name(self) -> str:
@@ -367,7 +366,7 @@ class LakeTable:
             properties.set(key, value)
         properties.commit()
         self._shape = self._read_shape(relation)
-        if change.recast or (change.moves_special and old.has_special):
+        if change.is_rewrite or (change.moves_special and old.has_special):
             self._rewrite(old)
         elif _found_by(old.relation) != _found_by(relation):
             self._files.forget_indexes()

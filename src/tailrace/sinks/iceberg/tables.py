@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 from tailrace.change import Lsn, Relation
@@ -39,7 +39,7 @@ class Tables:
         """A mirror without rows; a changelog as it is."""
         if kind == "changelog" and (load.relation.oid, kind) in self._known:
             return
-        staged = Staged(Effect(load.relation, load.target, "", "", is_load=True))
+        staged = Staged(Effect(load.relation, load.target, "", ""))
         table = self.ready(staged, kind, rows_stay=False)
         if kind == "mirror":
             table.empty()
@@ -67,7 +67,7 @@ class Tables:
             table.rename(target)
         self._renames.clear()
 
-    def point(self, since: dict[int, Lsn]) -> tuple[PointTable, ...]:
+    def point(self, since: Mapping[int, Lsn]) -> tuple[PointTable, ...]:
         return tuple(
             [
                 PointTable(
