@@ -70,6 +70,7 @@ class Recorder:
     parallel: ClassVar[Parallel] = Parallel.NONE
     whole_transactions: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = False
+    start: ClassVar[str] = "snapshot"
     interval_ms: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]] = ()
 

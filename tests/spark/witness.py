@@ -49,6 +49,7 @@ class Witness:
     parallel = Parallel.NONE
     whole_transactions = True
     keeps_tables = False
+    start = "snapshot"
     interval_ms = 0
     packages = ()
 

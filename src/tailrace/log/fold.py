@@ -114,11 +114,7 @@ def fold_keys(
     `unsent`: column → changes that did not send its value, and changes that have it. `rows` is needed where two
     rows may have one key for a while: that of a deferrable constraint, which goes with the identity `full` alone.
     """
-    count = int(max(before.max(initial=-1), after.max(initial=-1))) + 1
-    chain = np.where(after >= 0, after, before)
-    involved = _involved(operation, before, after, chain, count, rows)
-    if len(involved):
-        count = _follow(chain, before, after, involved, count, rows)
+    chain, count = chains(operation, before, after, rows)
     changes = np.arange(len(operation))
     first, last = _none(count), _none(count)
     # Of equal places the last assignment stays.
@@ -139,6 +135,49 @@ def fold_keys(
     origin, final = origin[kept], final[kept]
     is_moved = (origin >= 0) & (final >= 0) & (before[origin] != after[final])
     return Folded(origin, final, is_moved, fills)
+
+
+def chains(operation: Operations, before: I64, after: I64, rows: RowCodes | None = None) -> tuple[I64, int]:
+    """Equal numbers for changes of one and the same row, whatever its keys were, and how many rows there are."""
+    count = int(max(before.max(initial=-1), after.max(initial=-1))) + 1
+    chain = np.where(after >= 0, after, before)
+    involved = _involved(operation, before, after, chain, count, rows)
+    if len(involved):
+        count = _follow(chain, before, after, involved, count, rows)
+    return chain, count
+
+
+def filled(changes: TableChanges, *, by_key: bool) -> tuple[TableChanges, I64]:
+    """Every change with what was not sent taken from its own old image, or from the last change of the same row that
+    has it; and for each the first change of its row. What is still unknown, only the row that was there before has.
+
+    Without a key each change stands alone.
+    """
+    chain, count = np.arange(len(changes)), len(changes)
+    if by_key:
+        before, after = keys(changes)
+        rows = partial(_row_codes, changes) if changes.relation.identity == "f" else None
+        chain, count = chains(changes.operation, before, after, rows)
+    first = _none(count)
+    first[chain[::-1]] = np.arange(len(changes))[::-1]
+    order = np.argsort(chain, kind="stable")
+    begins = np.zeros(len(order), np.int64)
+    is_first = np.append(True, chain[order][1:] != chain[order][:-1])
+    begins[is_first] = np.flatnonzero(is_first)
+    begins = np.maximum.accumulate(begins)
+    arrays, unchanged = list(changes.new.batch.columns), {}
+    for column, (unsent, has_it) in sources(changes).items():
+        place = np.maximum.accumulate(np.where(has_it[order], np.arange(len(order)), -1))
+        source = _none(len(changes))
+        source[order] = np.where(place >= begins, order[place], -1)
+        found = unsent & (source >= 0)
+        if found.any():
+            values = value(changes, column).take(pa.array(source[found]))
+            arrays[column] = pc.replace_with_mask(arrays[column], pa.array(found), values)
+        if (unsent & ~found).any():
+            unchanged[column] = unsent & ~found
+    new = replace(changes.new, batch=record_batch(arrays, changes.new.batch.schema, len(changes)), unchanged=unchanged)
+    return replace(changes, new=new), first[chain]
 
 
 def fold_copies(changes: TableChanges) -> Copies:

@@ -42,8 +42,8 @@ def records(part: TableChanges | Messages) -> pa.StringArray:
         "is_last": pc.if_else(pa.array(at.is_last), "true", "false"),
     }
     pieces: list[pa.StringArray | str] = []
-    for index, (name, values) in enumerate(fields.items()):
-        pieces += [("{" if index == 0 else ", ") + f'"{name}": ', values]
+    for index, (name, texts) in enumerate(fields.items()):
+        pieces += [("{" if index == 0 else ", ") + f'"{name}": ', texts]
     return _concatenated(*pieces, "}")
 
 
@@ -121,12 +121,23 @@ def unchanged(changes: TableChanges) -> pa.StringArray:
     return _concatenated("[", _listed(names), "]")
 
 
-def json_objects(images: Images, relation: Relation, only_identity: Mask | None = None) -> pa.StringArray:
-    """One object for each image, NULL where there is none; `only_identity` rows with the identity's columns alone."""
+def json_objects(
+    images: Images, relation: Relation, only_identity: Mask | None = None, unchanged: str | None = None
+) -> pa.StringArray:
+    """One object for each image, NULL where there is none; `only_identity` rows with the identity's columns alone.
+
+    Values that were not sent are left out, or `unchanged` stands for them.
+    """
     count = len(images)
     if not images.present.any():
         return pa.nulls(count, pa.string())
-    objects = _join(_fragments(images, relation, range(len(relation.columns)), only_identity), count)
+    fragments = _fragments(images, relation, range(len(relation.columns)), only_identity)
+    if unchanged is not None:
+        fragments = [
+            (name, found if unsent is None else pc.if_else(pa.array(unsent), _quoted(unchanged), found), None)
+            for name, found, unsent in fragments
+        ]
+    objects = _join(fragments, count)
     return objects if images.present.all() else pc.if_else(pa.array(images.present), objects, None)
 
 
@@ -180,7 +191,7 @@ def _fragments(
             if only_identity.all():
                 continue
             left_out = only_identity if left_out is None else left_out | only_identity
-        found.append((f"{_quoted(column.name)}: ", _values(images.batch.column(place), column), left_out))
+        found.append((f"{_quoted(column.name)}: ", values(images.batch.column(place), column), left_out))
     return found
 
 
@@ -189,12 +200,12 @@ def _join(fragments: list[Fragment], count: int) -> pa.StringArray:
         return pa.array(["{}"]).take(pa.array(np.zeros(count, np.int64)))
     if all(left_out is None for _, _, left_out in fragments):
         pieces: list[pa.StringArray | str] = []
-        for index, (name, values, _) in enumerate(fragments):
-            pieces += [("{" if index == 0 else ", ") + name, values]
+        for index, (name, texts, _) in enumerate(fragments):
+            pieces += [("{" if index == 0 else ", ") + name, texts]
         return _concatenated(*pieces, "}")
     pairs = []
-    for name, values, left_out in fragments:
-        pair = _concatenated(f", {name}", values)
+    for name, texts, left_out in fragments:
+        pair = _concatenated(f", {name}", texts)
         pairs.append(pair if left_out is None else pc.if_else(pa.array(left_out), "", pair))
     return _concatenated("{", _listed(pairs), "}")
 
@@ -204,24 +215,24 @@ def _listed(texts: list[pa.StringArray]) -> pa.StringArray:
     return pc.utf8_slice_codeunits(_concatenated(*texts), start=2)
 
 
-def _values(texts: pa.StringArray, column: Column) -> pa.StringArray:
+def values(texts: pa.StringArray, column: Column) -> pa.StringArray:
     """PostgreSQL's texts as JSON values: numbers keep their digits, json and jsonb are nested as they are."""
     match mapping(column).form:
         case Form.BOOLEAN:
-            values = pc.if_else(pc.equal(texts, "t"), "true", "false")
+            found = pc.if_else(pc.equal(texts, "t"), "true", "false")
         case Form.INTEGER:
-            values = texts
+            found = texts
         case Form.FLOAT | Form.DECIMAL | Form.NUMERIC:
             is_word = pc.is_in(texts, _NOT_FINITE)
-            values = pc.if_else(is_word, _concatenated('"', texts, '"'), texts) if pc.any(is_word).as_py() else texts
+            found = pc.if_else(is_word, _concatenated('"', texts, '"'), texts) if pc.any(is_word).as_py() else texts
         case Form.JSON:
             # JSON allows raw line ends only between tokens, so this changes no string.
-            values = texts
+            found = texts
             for line_end in "\r\n":
-                values = pc.replace_substring(values, line_end, " ")
+                found = pc.replace_substring(found, line_end, " ")
         case _:
-            values = quoted(texts)
-    return values.fill_null("null") if values.null_count else values
+            found = quoted(texts)
+    return found.fill_null("null") if found.null_count else found
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from string import Formatter
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ SINKS: Final = {
     "postgres": "tailrace.sinks.postgres:PostgresSink",
     "files": "tailrace.sinks.files:FilesSink",
     "iceberg": "tailrace.sinks.iceberg.sink:IcebergSink",
+    "audit": "tailrace.sinks.audit:AuditSink",
 }
 """Loaded when one is configured. Anybody's own sink is named the same way: `type = "package.module:Class"`."""
 
@@ -47,9 +48,9 @@ class Common:
     insert, one that no longer does a delete."""
     route: str = "{schema}.{table}"
     """Where a table goes: a template of its name at the destination."""
-    start: str = field(default="snapshot", metadata={})
+    start: str = ""
     """Where a new sink begins: `snapshot` (the tables as they are, then every change), earliest, latest, an LSN or an
-    ISO time (changes alone)."""
+    ISO time (changes alone). Unset: what suits the type of sink, for most of them snapshot."""
     interval_ms: int | None = field(default=None, metadata={"at_least": 0})
     """How long changes are gathered before they are delivered. Unset: what suits the type of sink."""
     on_poison: str = field(default="stop", metadata={"choices": ("stop", "set_aside")})
@@ -117,6 +118,9 @@ def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str]
     of_own = {k: v for k, v in environ.items() if k not in of_common}
     before = len(faults)
     common = Common(**read_section(section, Common, {k: v for k, v in raw.items() if k in shared}, of_common, faults))
+    common = replace(common, start=common.start or kind.start)
+    if common.start == "snapshot" != kind.start:
+        faults.add(f"sink {name}: start", f"{raw['type']} has changes alone: earliest, latest, an LSN or a time")
     _check(name, common, faults)
     options = read_section(section, kind.Options, {k: v for k, v in raw.items() if k in own}, of_own, faults)
     if len(faults) > before:

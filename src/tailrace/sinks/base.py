@@ -129,6 +129,9 @@ class Sink(Protocol):
     keeps_tables: ClassVar[bool]
     """The destination holds tables as they are, not what happened to them. To deliver again to such a sink is to load
     its tables anew; to one that tells what happened it is to tell it again."""
+    start: ClassVar[str]
+    """Where a new sink begins, unless the settings say otherwise: `snapshot`; or `earliest` for one that has no use for
+    rows that nobody changed, and never loads any."""
     interval_ms: ClassVar[int]
     """How long changes are gathered before a step is made of them, unless the settings say otherwise."""
 

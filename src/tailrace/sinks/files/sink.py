@@ -48,6 +48,7 @@ class FilesSink:
     parallel: ClassVar[Parallel] = Parallel.RANGES
     whole_transactions: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = False
+    start: ClassVar[str] = "snapshot"
     packages: ClassVar[tuple[str, ...]] = ()
     interval_ms: ClassVar[int] = 10_000
     """Each step makes at least one file for each table that changed: six a minute are still few enough to read."""

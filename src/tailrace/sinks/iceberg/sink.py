@@ -62,6 +62,7 @@ class IcebergSink:
     parallel: ClassVar[Parallel] = Parallel.RANGES
     whole_transactions: ClassVar[bool] = False
     keeps_tables: ClassVar[bool] = True
+    start: ClassVar[str] = "snapshot"
     interval_ms: ClassVar[int] = 1_000
     """Each step makes a snapshot of each table that changed, and a few small files: one a second is quick enough to
     look at, and few enough to look after."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailrace.change import Column, Lsn, Position, Relation
 from tailrace.log.decoding import At
 
-Kind = Literal["bigint", "timestamptz", "text"]
+Kind = Literal["bigint", "timestamptz", "text", "text[]", "uuid", "jsonb"]
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-import psycopg
-
-from tailrace.errors import ConfigError
 from tailrace.log.decoding import TableChanges
-from tailrace.postgres.connection import SESSION, connect
-from tailrace.settings import Secret
-from tailrace.settings.secret import without_password
 from tailrace.sinks.base import Load, Parallel, Part, Receipt, State, Step
 from tailrace.sinks.gathering import gathered
 from tailrace.sinks.postgres import effect as mirrored
 from tailrace.sinks.postgres import history, mirror, versions
 from tailrace.sinks.postgres.declared import Types
+from tailrace.sinks.postgres.destination import Connection, Destination
 from tailrace.sinks.postgres.effect import Effect
 from tailrace.sinks.postgres.failure import classified
 from tailrace.sinks.postgres.ledger import Ledger
@@ -28,44 +20,11 @@ from tailrace.sinks.postgres.rows import Rows, Table
 from tailrace.sinks.postgres.staging import Scratch, Stage, prefix, remove_leftovers
 from tailrace.sinks.postgres.tables import Tables
 
-Connection = psycopg.Connection[Any]
-
-_PINS: Final[Mapping[str, str]] = {
-    **SESSION,
-    # Compiling a statement takes longer than most of them.
-    "jit": "off",
-    # Joins with what was staged stay in memory.
-    "work_mem": "64MB",
-    # Somebody's lock is told of, and tried again, in place of being waited for in silence.
-    "lock_timeout": "60s",
-    # The server notices that we are gone, and lets go of the lock that keeps others from delivering.
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "client_connection_check_interval": "5s",
-}
-
 
 @dataclass(frozen=True)
-class PostgresOptions:
-    url: str = ""
-    """A libpq URL. A password inside it is moved into `password`."""
-    password: Secret | None = None
-    password_file: Path | None = None
-    sslmode: str | None = field(
-        default=None, metadata={"choices": ("disable", "prefer", "require", "verify-ca", "verify-full")}
-    )
-    sslrootcert: Path | None = None
+class PostgresOptions(Destination):
     mode: str = field(default="mirror", metadata={"choices": ("mirror", "history")})
     """`mirror`: the tables as they are. `history`: every version of every row, with the time it was valid."""
-    schema: str = "tailrace"
-    """For Tailrace's own tables: the cursor, and rows on their way."""
-
-    def __post_init__(self) -> None:
-        url, password = without_password(self.url)
-        object.__setattr__(self, "url", url)
-        if self.password is None:
-            object.__setattr__(self, "password", password)
 
 
 class PostgresSink:
@@ -74,37 +33,25 @@ class PostgresSink:
     parallel: ClassVar[Parallel] = Parallel.RANGES
     whole_transactions: ClassVar[bool] = False
     keeps_tables: ClassVar[bool] = True
+    start: ClassVar[str] = "snapshot"
     interval_ms: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str, options: PostgresOptions, context: object = None) -> None:  # noqa: ARG002
-        if not options.url:
-            raise ConfigError("url is missing", "such as postgresql://user@host/database")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", options.schema):
-            raise ConfigError(f"schema {options.schema!r} is no plain name", "letters, digits and _")
-        if options.password is None and options.password_file is not None:
-            options = replace(options, password=_read(options.password_file))
         self.name = name
-        self._options = options
+        self._options = options.checked()
         self._session: _Session | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without connections, with the password."""
-        options = self._options
-        if options.password is not None:
-            options = replace(options, password=options.password.carried())
-        return {"name": self.name, "_options": options, "_session": None}
+        return {"name": self.name, "_options": self._options.carried(), "_session": None}
 
     def open(self) -> State:
         self.close()
         options = self._options
         with classified():
-            connection = connect(options, _PINS)
+            connection = options.connect()
             try:
-                connection.execute(
-                    "SELECT set_config('synchronous_commit', 'on', false)"
-                    " WHERE current_setting('synchronous_commit') = 'off'"
-                )
                 ledger = Ledger(connection, options.schema, self.name)
                 ledger.create(options.mode)
                 ledger.lock()
@@ -126,7 +73,7 @@ class PostgresSink:
     def stage(self, part: Part) -> Receipt:
         stage = Stage(prefix(self.name), self._options.schema)
         found: list[Effect[Rows]] = []
-        with self._staging() as connection:
+        with self._options.staging() as connection:
             for run in gathered(part.chunks):
                 effect = self._effect(run, is_load=part.load is not None)
                 name = ".".join(effect.target)
@@ -196,15 +143,6 @@ class PostgresSink:
         assert self._session is not None, "open() comes first"
         return self._session
 
-    @contextmanager
-    def _staging(self) -> Iterator[_Lazy]:
-        lazy = _Lazy(self._options)
-        try:
-            with classified():
-                yield lazy
-        finally:
-            lazy.close()
-
 
 @dataclass
 class _Session:
@@ -215,31 +153,5 @@ class _Session:
     scratch: Scratch
 
 
-class _Lazy:
-    """A connection for as long as a part is staged, if one is needed at all."""
-
-    def __init__(self, options: PostgresOptions) -> None:
-        self._options = options
-        self._connection: Connection | None = None
-
-    def get(self) -> Connection:
-        if self._connection is None:
-            # What is staged counts for nothing until a commit that waits for the disk.
-            self._connection = connect(self._options, {**_PINS, "synchronous_commit": "off"})
-        return self._connection
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-
 def _is_of(effect: Effect[Rows], load: Load) -> bool:
     return effect.relation.oid == load.relation.oid
-
-
-def _read(file: Path) -> Secret:
-    try:
-        return Secret(file.read_text().rstrip("\r\n"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise ConfigError(f"password_file {file} cannot be read: {reason}") from None

@@ -1,0 +1,115 @@
+"""A PostgreSQL database as a destination: how the settings name it, what sessions there are like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psycopg
+
+from tailrace.errors import ConfigError
+from tailrace.postgres.connection import SESSION, connect
+from tailrace.settings import Secret
+from tailrace.settings.secret import without_password
+from tailrace.sinks.postgres.failure import classified
+
+Connection = psycopg.Connection[Any]
+
+_PINS: Final[Mapping[str, str]] = {
+    **SESSION,
+    # Compiling a statement takes longer than most of them.
+    "jit": "off",
+    # Joins with what was staged stay in memory.
+    "work_mem": "64MB",
+    # Somebody's lock is told of, and tried again, in place of being waited for in silence.
+    "lock_timeout": "60s",
+    # The server notices that we are gone, and lets go of the lock that keeps others from delivering.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "client_connection_check_interval": "5s",
+}
+
+
+@dataclass(frozen=True)
+class Destination:
+    url: str = ""
+    """A libpq URL. A password inside it is moved into `password`."""
+    password: Secret | None = None
+    password_file: Path | None = None
+    sslmode: str | None = field(
+        default=None, metadata={"choices": ("disable", "prefer", "require", "verify-ca", "verify-full")}
+    )
+    sslrootcert: Path | None = None
+    schema: str = "tailrace"
+    """For Tailrace's own tables: the cursor, and rows on their way."""
+
+    def __post_init__(self) -> None:
+        url, password = without_password(self.url)
+        object.__setattr__(self, "url", url)
+        if self.password is None:
+            object.__setattr__(self, "password", password)
+
+    def checked(self) -> Self:
+        """With the password that its file has."""
+        if not self.url:
+            raise ConfigError("url is missing", "such as postgresql://user@host/database")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", self.schema):
+            raise ConfigError(f"schema {self.schema!r} is no plain name", "letters, digits and _")
+        if self.password is None and self.password_file is not None:
+            return replace(self, password=_read(self.password_file))
+        return self
+
+    def carried(self) -> Self:
+        """For executors: with the password."""
+        return self if self.password is None else replace(self, password=self.password.carried())
+
+    def connect(self) -> Connection:
+        connection = connect(self, _PINS)
+        try:
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def staging(self) -> Iterator[Lazy]:
+        """A connection for as long as a part is staged, if one is needed at all."""
+        lazy = Lazy(self)
+        try:
+            with classified():
+                yield lazy
+        finally:
+            lazy.close()
+
+
+class Lazy:
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._connection: Connection | None = None
+
+    def get(self) -> Connection:
+        if self._connection is None:
+            # What is staged counts for nothing until a commit that waits for the disk.
+            self._connection = connect(self._destination, {**_PINS, "synchronous_commit": "off"})
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _read(file: Path) -> Secret:
+    try:
+        return Secret(file.read_text().rstrip("\r\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ConfigError(f"password_file {file} cannot be read: {reason}") from None

@@ -1,0 +1,121 @@
+"""An audit table as a destination, compared with the log as the plain reader has it, change by change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import sql
+from tests.contract.destinations import assert_same
+from tests.fixtures.postgres import Database
+
+from tailrace.change import Change, Lsn, Operation, Position
+from tailrace.log.rendering import to_json
+
+UNCHANGED = "__tailrace_unchanged"
+
+
+@dataclass
+class Audited:
+    database: Database
+    more: Mapping[str, Any] = field(default_factory=dict)
+    table: str = "public.changes"
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "audit", "url": self.database.url, **self.more}
+
+    def rows(self) -> dict[Position, Row]:
+        query = sql.SQL("SELECT * FROM {} ORDER BY commit_position, ordinal").format(
+            sql.Identifier(*self.table.split("."))
+        )
+        with self.database.connect(client_encoding="UTF8") as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            found = connection.execute(query)
+            assert found.description is not None
+            names = [column.name for column in found.description]
+            rows = [Row(dict(zip(names, row, strict=True))) for row in found]
+        positions = [row.position for row in rows]
+        assert len(set(positions)) == len(positions), "told twice"
+        assert len({row["id"] for row in rows}) == len(rows)
+        return dict(zip(positions, rows, strict=True))
+
+    def assert_tells(self, changes: Iterable[Change], start: Lsn, end: Lsn) -> None:
+        """Every change of a table that commits from `start` on and below `end`, and nothing else."""
+        expected = {c.position: c for c in changes if c.relation and start <= c.position.commit_lsn < end}
+        found = self.rows()
+        assert_same(found, expected)
+        contexts = dict(contexts_of(changes))
+        for position, normal in zip(expected, self._normal(expected.values()), strict=True):
+            row, change = found[position], expected[position]
+            assert row.said(change) == normal, f"{position}: {change.operation} of {change.table}"
+            assert row["context"] == contexts.get(position), position
+            assert set(row["unchanged"] or ()) <= set(change.unchanged), position
+            for name in change.unchanged:
+                is_known = name not in (row["unchanged"] or ())
+                assert (row["after"][name] != UNCHANGED) == is_known, position
+
+    def _normal(self, changes: Iterable[Change]) -> Iterator[dict[str, Any]]:
+        """What each change has to say, with JSON as jsonb has it."""
+        with self.database.connect(client_encoding="UTF8") as connection:
+            for change in changes:
+                raw = json.loads(to_json(change), parse_float=str, parse_int=str)
+                texts = _texts(change)
+                row = connection.execute("SELECT %s::jsonb, %s::jsonb", [texts["before"], texts["after"]]).fetchone()
+                assert row is not None
+                yield {
+                    "operation": raw["operation"],
+                    "schema": raw["schema"],
+                    "table": raw["table"],
+                    "before": row[0],
+                    "after": row[1],
+                    "xid": change.xid,
+                    "position": int(change.lsn),
+                    "committed_at": change.committed_at,
+                }
+
+
+class Row(dict[str, Any]):
+    @property
+    def position(self) -> Position:
+        return Position(Lsn(self["commit_position"]), self["ordinal"])
+
+    def said(self, change: Change) -> dict[str, Any]:
+        after = self["after"]
+        sent = after and {name: value for name, value in after.items() if name not in change.unchanged}
+        names = ("operation", "schema", "table", "before", "xid", "position", "committed_at")
+        return {name: self[name] for name in names} | {"after": sent}
+
+
+def _texts(change: Change) -> dict[str, str | None]:
+    """`before` and `after` as JSON, cut out of the change's own."""
+    text = to_json(change)
+    decoder = json.JSONDecoder()
+    found: dict[str, str | None] = {}
+    for name in ("key", "before", "after"):
+        start = text.index(f'"{name}": ') + len(name) + 4
+        _, end = decoder.raw_decode(text, start)
+        found[name] = None if text[start:end] == "null" else text[start:end]
+    if change.operation is Operation.UPDATE and found["before"] is None:
+        found["before"] = found["key"]
+    return found
+
+
+def contexts_of(changes: Iterable[Change]) -> Iterator[tuple[Position, Any]]:
+    """By the rule as it is told to people, one transaction after the other."""
+    by_commit: dict[Lsn, list[Change]] = {}
+    for change in changes:
+        by_commit.setdefault(change.position.commit_lsn, []).append(change)
+    for events in by_commit.values():
+        said = [e for e in events if e.prefix == "_bemi" and e.transactional]
+        if not said:
+            continue
+        leads = events[0] is said[0]
+        for number, event in enumerate(events):
+            if event.relation is None:
+                continue
+            before = [e for e in events[:number] if e in said]
+            after = [e for e in events[number:] if e in said]
+            chosen = before[-1] if before and (leads or not after) else after[0]
+            yield event.position, json.loads(chosen.content or b"")
