@@ -6,13 +6,13 @@ import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import psycopg
 from psycopg import sql
 from tests.contract import recorder
-from tests.contract.destinations import Destination
+from tests.contract.destinations import Destination, Place
 from tests.contract.scenario import Mark, Scenario
 
 from tailrace import settings, sinks
@@ -32,7 +32,7 @@ from tailrace.store import FileStore, Store
 class Delivering:
     """Steppers as one deliver after the other would make them."""
 
-    def __init__(self, destination: Destination, store: settings.Store, **common: Any) -> None:
+    def __init__(self, destination: Place, store: settings.Store, **common: Any) -> None:
         self.destination = destination
         self.store = store
         self.reader = LogReader(Store.open(store.url))
@@ -69,7 +69,7 @@ class Delivering:
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State) -> None:
         assert state.cursor == mark.lsn
         assert self.began is not None
-        self.destination.assert_holds(scenario, mark, State(state.cursor, self.tables), self.began)
+        cast(Destination, self.destination).assert_holds(scenario, mark, State(state.cursor, self.tables), self.began)
 
 
 def _is_open(stepper: Stepper) -> bool:

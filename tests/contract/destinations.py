@@ -29,11 +29,15 @@ from tailrace.sinks.base import State
 from tailrace.store import Store
 
 
-class Destination(Protocol):
-    """One sink's, made for one test."""
+class Place(Protocol):
+    """Where a sink delivers to."""
 
     def settings(self) -> Mapping[str, Any]:
         """Of its `[[sink]]`, without the name."""
+
+
+class Destination(Place, Protocol):
+    """One sink's, made for one test."""
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         """What a sink must have that stands at a mark; `began` is the cursor it started with."""

@@ -20,6 +20,7 @@ from tests.contract.destinations import (
     JsonLines,
     Mirror,
     Parquet,
+    Place,
     Recorded,
     assert_same,
     expected_changes,
@@ -287,7 +288,7 @@ def test_one_table_loaded_anew(destination: Destination, scenario: Scenario, tmp
     delivering.assert_holds(scenario, scenario.marks[-1], delivering.deliver(scenario.end))
 
 
-def _positions(destination: Destination) -> list[Position]:
+def _positions(destination: Place) -> list[Position]:
     """Of whatever was told, if the destination tells anything."""
     return [record.position for record in destination.records()] if isinstance(destination, TELLERS) else []
 

@@ -70,7 +70,7 @@ def ids(at: At, source: Source) -> pa.StringArray:
     lsn, ordinal = at.commit_lsn.astype(np.uint64), at.ordinal.astype(np.uint64)
     high = (lsn >> np.uint64(8)) << np.uint64(16) | np.uint64(0x8000) | (lsn & np.uint64(0xFF)) << np.uint64(4)
     high |= ordinal >> np.uint64(30) & np.uint64(0xF)
-    low = np.uint64(0x8000_0000_0000_0000) | (ordinal & np.uint64(0x3FFF_FFFF)) << np.uint64(32) | np.uint64(source.seed)
+    low = np.uint64(0x8000_0000_0000_0000 | source.seed) | (ordinal & np.uint64(0x3FFF_FFFF)) << np.uint64(32)
     digits = np.stack([high, low], axis=1)
     nibbles = (digits[:, :, None] >> np.arange(60, -1, -4, dtype=np.uint64)) & np.uint64(15)
     text = np.frombuffer(b"0123456789abcdef", np.uint8)[nibbles.astype(np.int64)].reshape(-1)
