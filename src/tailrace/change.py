@@ -90,6 +90,10 @@ class Column:
     comment: str | None = None
 
 
+OWN: Final = "Tailrace:"
+"""How the comment of a table begins that is Tailrace's own: a sink's cursor, say, in the database that is captured."""
+
+
 @dataclass(frozen=True)
 class Relation:
     """One version of one table's shape."""
@@ -109,6 +113,11 @@ class Relation:
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def is_own(self) -> bool:
+        """One of Tailrace's own: it is not captured, else what a sink writes would be delivered to it again."""
+        return self.comment is not None and self.comment.startswith(OWN)
 
     def to_json(self) -> str:
         """Canonical: equal relations have equal text."""

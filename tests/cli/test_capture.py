@@ -83,6 +83,17 @@ def test_a_table_without_identity_is_left_out_and_said_so(database: Database, fi
     database.execute("UPDATE bare SET n = 2")  # the application's statements go on working
 
 
+def test_tailraces_own_tables_are_not_published(database: Database, file_address: StoreAddress) -> None:
+    database.execute("CREATE TABLE own (id int PRIMARY KEY); COMMENT ON TABLE own IS 'Tailrace: a cursor'")
+    done = _run(environment(database, *file_address), "capture", "--until-lsn", "current")
+    assert "no table to capture" in done.stderr
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    done = _run(environment(database, *file_address), "capture", "--until-lsn", "current")
+    assert done.returncode == 0
+    assert database.rows("SELECT tablename FROM pg_publication_tables") == [("t",)]
+    assert "own" not in done.stderr
+
+
 def test_a_store_in_a_place_that_cannot_be_written(database: Database, tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("not a directory")

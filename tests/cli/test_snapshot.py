@@ -39,6 +39,11 @@ def test_tables_and_patterns(database: Database, file_address: StoreAddress) -> 
     assert "error: publication tailrace has no table public.oders" in unknown.stderr
     assert "public.orders" in unknown.stderr.splitlines()[-1]
 
+    database.execute("CREATE TABLE hr.own (id int PRIMARY KEY); COMMENT ON TABLE hr.own IS 'Tailrace: a cursor'")
+    own = _run(env, "hr.own")
+    assert own.returncode == 2
+    assert "error: hr.own: Tailrace's own, and not captured" in own.stderr
+
     assert _run(env, "--missing", "public.o*", 'public."Customers"', "hr.*").stdout.startswith("copied 3 tables, ")
     assert _run(env, "--missing").stdout == "every table has a snapshot: nothing to copy\n"
     tables = sorted(s.relation.name for s in SnapshotReader(*file_address).list())

@@ -19,7 +19,7 @@ from tailrace.change import Change, Column, Lsn, Relation, Value
 from tailrace.cli import main
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
-from tailrace.log.verify import verify
+from tailrace.log.verify import Tally, verify
 from tailrace.store import Store
 
 _MARK = "tests.e2e"
@@ -32,6 +32,8 @@ class Captured:
         self.store = store
         self.connection = connection
         self.running = running
+        self.left_out = 0
+        """How many changes of Tailrace's own tables there are, beside others in their transactions."""
         self._marks = count(1)
 
     def execute(self, *statements: str) -> None:
@@ -71,8 +73,11 @@ def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Ca
     store = Store.open(str(directory / "store"))
     with database.connect(client_encoding="UTF8") as connection:
         with CaptureThread(configured(database, **capture), store) as running:
-            yield Captured(store, connection, running)
-        assert not list(verify(store))
+            log = Captured(store, connection, running)
+            yield log
+        tally = Tally()
+        assert not list(verify(store, tally))
+        assert tally.left_out == log.left_out
 
 
 def told(change: Change) -> tuple[str, dict[str, Value] | None, dict[str, Value] | None]:

@@ -1,7 +1,7 @@
 """A stream as PostgreSQL would send it, made by hand: XLogData frames, what they mean, and logs made of them.
 
-`Server` has a WAL position and commits transactions; it can send again from any LSN, as a slot does. `plain` is a slow
-model of what framing makes of frames. `write` puts frames into a log as capture would.
+`Server` has a WAL position and commits transactions; it can send again from any LSN, as a slot does. `framed` is what
+framing makes of frames. `write` puts frames into a log as capture would.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from tests.pgoutput import build
 
-from tailrace.change import UNCHANGED, Change, Column, Image, Lsn, Operation, Position, Relation, Type
+from tailrace.change import OWN, UNCHANGED, Change, Column, Image, Lsn, Operation, Position, Relation, Type
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import framing, message
-from tailrace.pgoutput.framing import Frames, Rows, Transaction
+from tailrace.pgoutput.framing import Batch, Frames, Messages, Rows, Transaction
 from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")
@@ -28,14 +28,15 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _START_US = 1_750_000_000_000_000
 
 
-def relation(oid: int, name: str = "", version: int = 0, identity: str = "d") -> Relation:
-    """`id` is the key; each version has a column more."""
+def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *, own: bool = False) -> Relation:
+    """`id` is the key; each version has a column more. Tailrace's own is in a schema of its own."""
     columns = [
         Column("id", Type(23, "pg_catalog", "int4"), is_identity=True, number=1, nullable=False),
         Column("body", Type(25, "pg_catalog", "text"), is_identity=identity == "f", number=2),
     ]
     columns += [Column(f"extra{v}", Type(1700, "pg_catalog", "numeric"), number=3 + v) for v in range(version)]
-    return Relation(oid, "public", name or f"t{oid}", identity, tuple(columns), key=("id",))
+    schema, comment = ("tailrace", f"{OWN} a table") if own else ("public", None)
+    return Relation(oid, schema, name or f"t{oid}", identity, tuple(columns), ("id",), (), comment)
 
 
 @dataclass
@@ -54,15 +55,21 @@ class Server:
     lsn: int = 0x1_0000_0100
     sent: list[Sent] = field(default_factory=list)
     relations: dict[int, Relation] = field(default_factory=dict)
+    own: frozenset[int] = frozenset()
+    """Tables that are Tailrace's own at first, and sometimes later."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        for oid in (100, 101, 102):
-            self.relations[oid] = relation(oid)
+        self.relations.update((r.oid, r) for r in self._originals())
 
     @property
     def changes(self) -> list[Change]:
         return [change for sent in self.sent for change in sent.changes]
+
+    @property
+    def captured(self) -> list[Change]:
+        """Those that belong into the log."""
+        return [c for c in self.changes if not (c.relation and c.relation.is_own) or c.operation is Operation.TRUNCATE]
 
     def work(self, transactions: int, largest: int = 8) -> Server:
         for _ in range(transactions):
@@ -113,7 +120,9 @@ class Server:
         for lsn in lsns:
             if self.rng.random() < 0.15:
                 oid = self.rng.choice(list(self.relations))
-                self.relations[oid] = relation(oid, version=self.rng.randint(0, 2), identity=self.rng.choice("df"))
+                version, identity = self.rng.randint(0, 2), self.rng.choice("df")
+                is_own = oid in self.own and self.rng.random() < 0.7
+                self.relations[oid] = relation(oid, version=version, identity=identity, own=is_own)
                 send(0, described(self.relations[oid]))
             payload, made = self._change()
             send(lsn, payload)
@@ -128,7 +137,10 @@ class Server:
     def frames(self, from_lsn: int = 0) -> list[bytes]:
         """What a slot confirmed up to there sends; relations are described anew, as for each connection."""
         wanted = [f for sent in self.sent if sent.end_lsn > from_lsn for f in sent.frames]
-        return [frame(0, described(r), EPOCH) for r in _originals()] + wanted if from_lsn == 0 else wanted
+        return [frame(0, described(r), EPOCH) for r in self._originals()] + wanted if from_lsn == 0 else wanted
+
+    def _originals(self) -> list[Relation]:
+        return [relation(oid, own=oid in self.own) for oid in (100, 101, 102)]
 
     def _change(self) -> tuple[bytes, list[tuple[Operation, dict[str, Any]]]]:
         rng = self.rng
@@ -166,10 +178,6 @@ class Server:
         return EPOCH + timedelta(microseconds=_START_US + len(self.sent) * 1_000_000 + self.rng.randrange(1000))
 
 
-def _originals() -> list[Relation]:
-    return [relation(oid) for oid in (100, 101, 102)]
-
-
 def _oids(relations: Sequence[Relation]) -> list[int]:
     return [r.oid for r in relations]
 
@@ -195,7 +203,20 @@ def described(relation: Relation) -> bytes:
 def relation_of(payload: bytes) -> Relation:
     told = message.parse(payload)
     assert isinstance(told, message.RelationMessage)
-    return relation(told.oid, told.name, len(told.columns) - 2, told.identity)
+    return relation(told.oid, told.name, len(told.columns) - 2, told.identity, own=told.schema == "tailrace")
+
+
+def framed(
+    frames: Sequence[bytes], transaction: Transaction | None = None, skip_below: int = 0, own: set[int] | None = None
+) -> Batch:
+    """`own` is brought up to date as `transaction` is."""
+    messages = Messages.of(Frames.of(frames))
+    described = [(at, relation_of(text)) for at, text in messages.descriptions()]
+    own = set() if own is None else own
+    batch = framing.read(messages, transaction or Transaction(), skip_below, described, own)
+    for _, one in described:
+        (own.add if one.is_own else own.discard)(one.oid)
+    return batch
 
 
 def cut(rng: random.Random, frames: Sequence[bytes], most: int = 12) -> Iterator[Sequence[bytes]]:
@@ -217,12 +238,13 @@ class Capture:
         self.writer = LogWriter.open(self.store, SOURCE)
         self.skip_below = self.writer.end_lsn
         self.transaction = Transaction()
+        self.own: set[int] = set()
 
     def add(self, frames: Sequence[bytes]) -> Header | None:
-        batch = framing.read(Frames.of(frames), self.transaction, self.skip_below)
-        made = [(row, relation_of(text)) for row, text in batch.descriptions]
-        defined = [(0, r) for r in self.relations.values()] + [(row, r) for row, r in made if row < len(batch.rows)]
-        self.relations.update((r.oid, r) for _, r in made)
+        batch = framed(frames, self.transaction, self.skip_below, self.own)
+        here = [(row, r) for row, r in batch.defined if row < len(batch.rows)]
+        defined = [(0, r) for r in self.relations.values()] + here
+        self.relations.update((r.oid, r) for _, r in batch.defined)
         if not len(batch.rows) and not batch.end_lsn:
             return None
         return self.writer.append(batch.rows, batch.committed_rows, Lsn(batch.end_lsn), defined)

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tests.log.stream import Server, cut
+from tests.log.stream import Capture, Server, cut, framed, read, relation_of
 
+from tailrace.change import Relation
+from tailrace.log.verify import Tally, verify
 from tailrace.pgoutput import framing
 from tailrace.pgoutput.framing import Frames, Rows, Transaction
+from tailrace.store import Store
 
 Row = tuple[int, int, int, int, int, str, int, bytes]
 
@@ -25,13 +28,16 @@ class Model:
     commit_ts: int = 0
     xid: int = 0
     ordinal: int = 0
+    changes: int = 0
+    """Of the transaction, without those that are left out."""
+    own: set[int] = field(default_factory=set)
     rows: list[Row] = field(default_factory=list)
     committed_rows: int = 0
     end_lsn: int = 0
-    descriptions: list[tuple[int, bytes]] = field(default_factory=list)
+    defined: list[tuple[int, Relation]] = field(default_factory=list)
 
     def read(self, frames: Sequence[bytes]) -> None:
-        self.rows, self.committed_rows, self.end_lsn, self.descriptions = [], 0, 0, []
+        self.rows, self.committed_rows, self.end_lsn, self.defined = [], 0, 0, []
         for frame in frames:
             (lsn,) = struct.unpack_from(">Q", frame, 1)
             (sent_at,) = struct.unpack_from(">q", frame, 17)
@@ -41,12 +47,14 @@ class Model:
         match chr(payload[0]):
             case "B":
                 self.commit_lsn, micros, self.xid = struct.unpack_from(">QqI", payload, 1)
-                self.commit_ts, self.ordinal = micros + framing.EPOCH_SHIFT_US, 0
-            case "R" | "Y":
-                self.descriptions.append((len(self.rows), payload))
+                self.commit_ts, self.ordinal, self.changes = micros + framing.EPOCH_SHIFT_US, 0, 0
+            case "R":
+                relation = relation_of(payload)
+                self.defined.append((len(self.rows), relation))
+                (self.own.add if relation.is_own else self.own.discard)(relation.oid)
             case "C":
                 (end_lsn,) = struct.unpack_from(">Q", payload, 10)
-                if self.ordinal:
+                if self.changes:
                     self._keep(lsn, payload)
                 self._end(end_lsn)
             case "O":
@@ -59,8 +67,12 @@ class Model:
             case "T":
                 self._keep(lsn, payload)
                 self.ordinal += int(struct.unpack_from(">I", payload, 1)[0])
+                self.changes += 1
             case kind:
-                self._keep(lsn, payload, 0 if kind == "M" else int(struct.unpack_from(">I", payload, 1)[0]))
+                relation_id = 0 if kind == "M" else int(struct.unpack_from(">I", payload, 1)[0])
+                if relation_id not in self.own:
+                    self._keep(lsn, payload, relation_id)
+                    self.changes += 1
                 self.ordinal += 1
 
     def _keep(self, lsn: int, payload: bytes, relation_id: int = 0) -> None:
@@ -79,28 +91,63 @@ def rows_of(rows: Rows) -> Iterator[Row]:
         yield *numbers, chr(rows.kind[i]), int(rows.relation_id[i]), rows.payload[i].as_py()
 
 
+OWN_TABLES = [frozenset[int](), frozenset({101}), frozenset({100, 101, 102})]
+
+
+@pytest.mark.parametrize("own", OWN_TABLES, ids=len)
 @pytest.mark.parametrize("seed", range(30))
-def test_framing_is_the_models(seed: int) -> None:
-    server = Server(seed).work(40)
+def test_framing_is_the_models(seed: int, own: frozenset[int]) -> None:
+    server = Server(seed, own=own).work(40)
     rng = random.Random(seed)
     # Sent again from the beginning, some of which the log has already.
     skip_below = rng.choice([0, rng.choice(server.sent).end_lsn, server.sent[-1].end_lsn])
-    model, transaction = Model(skip_below), Transaction()
+    model, transaction, known = Model(skip_below), Transaction(), set[int]()
     for part in cut(rng, server.frames(), rng.choice([1, 3, 12, 500])):
         model.read(part)
-        batch = framing.read(Frames.of(part), transaction, skip_below)
+        batch = framed(part, transaction, skip_below, known)
         assert list(rows_of(batch.rows)) == model.rows
         assert (batch.committed_rows, batch.end_lsn) == (model.committed_rows, model.end_lsn)
-        assert batch.descriptions == model.descriptions
+        assert batch.defined == model.defined
 
 
-def test_how_a_stream_is_cut_changes_nothing() -> None:
-    frames = Server(7).work(200).frames()
-    whole = framing.read(Frames.of(frames), Transaction())
+@pytest.mark.parametrize("own", OWN_TABLES, ids=len)
+def test_how_a_stream_is_cut_changes_nothing(own: frozenset[int]) -> None:
+    frames = Server(7, own=own).work(200).frames()
+    whole = framed(frames)
     for most in (1, 2, 30):
-        transaction = Transaction()
-        parts = [framing.read(Frames.of(p), transaction).rows for p in cut(random.Random(most), frames, most)]
+        transaction, known = Transaction(), set[int]()
+        parts = [framed(p, transaction, 0, known).rows for p in cut(random.Random(most), frames, most)]
         assert list(rows_of(Rows.concat(parts))) == list(rows_of(whole.rows))
+
+
+@pytest.mark.parametrize("own", OWN_TABLES[1:], ids=len)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_without_tailraces_own_tables(store: Store, seed: int, own: frozenset[int]) -> None:
+    """Cut anywhere, sent again, and sound: the other changes at the positions they had."""
+    rng = random.Random(seed)
+    server = Server(seed, own=own).work(25, largest=12)
+    for life in range(4):
+        capture = Capture(store)
+        parts = list(cut(rng, server.frames(), 8))
+        for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
+            capture.add(part)
+    assert read(store) == server.captured != server.changes
+    tally = Tally()
+    assert list(verify(store, tally)) == []
+    assert tally.left_out > 0
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_transaction_of_which_nothing_is_left_leaves_nothing(most: int) -> None:
+    """Not even its commit; but an origin, which is told before anything else."""
+    server = Server(3, own=frozenset({100, 101, 102})).work(60, largest=3)
+    transaction, known = Transaction(), set[int]()
+    batches = [framed(part, transaction, 0, known) for part in cut(random.Random(0), server.frames(), most)]
+    rows = Rows.concat([batch.rows for batch in batches])
+    captured = {c.position.commit_lsn for c in server.captured}
+    assert set(rows.commit_lsn[rows.kind != framing.ORIGIN].tolist()) == captured
+    assert len(captured) < len({c.position.commit_lsn for c in server.changes})
+    assert max(batch.end_lsn for batch in batches) == server.sent[-1].end_lsn, "they have been seen"
 
 
 def test_frames_joined_are_the_same_frames() -> None:

@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.log.stream import SOURCE, Server, cut, relation, relation_of
+from tests.log.stream import SOURCE, Server, cut, framed, relation
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError
 from tailrace.log import segment
 from tailrace.log.segment import Content, Header
-from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Frames, Rows, Transaction
+from tailrace.pgoutput.framing import Rows, Transaction
 
 
 def blank(id: int = 1) -> Header:
@@ -44,8 +43,8 @@ def blank(id: int = 1) -> Header:
 
 
 def sealed(seed: int = 0, transactions: int = 5) -> tuple[Header, Rows, bytes]:
-    batch = framing.read(Frames.of(Server(seed).work(transactions).frames()), Transaction())
-    defined = [(row, relation_of(text)) for row, text in batch.descriptions if row < len(batch.rows)]
+    batch = framed(Server(seed).work(transactions).frames())
+    defined = [(row, relation) for row, relation in batch.defined if row < len(batch.rows)]
     header = replace(
         blank(),
         committed_rows=batch.committed_rows,
@@ -179,7 +178,7 @@ def test_merged_segments_come_apart_again() -> None:
 
 def test_a_relations_versions_hold_from_their_row_on() -> None:
     old, new = relation(100), relation(100, version=1)
-    rows = framing.read(Frames.of(Server(1).work(10).frames()), Transaction()).rows
+    rows = framed(Server(1).work(10).frames()).rows
     used = (segment.RelationUse(100, 0, old.digest), segment.RelationUse(100, 3, new.digest))
     content = Content(replace(blank(), relations=used), rows, {old.digest: old, new.digest: new})
     assert [content.relation_at(row, 100) for row in (0, 2, 3, 9)] == [old, old, new, new]
@@ -198,7 +197,7 @@ def test_names_of_objects() -> None:
 def test_how_frames_are_cut_does_not_show_in_the_digest() -> None:
     frames = Server(5).work(20).frames()
     transaction = Transaction()
-    parts = [framing.read(Frames.of(part), transaction).rows for part in cut(random.Random(1), frames)]
-    whole = framing.read(Frames.of(frames), Transaction()).rows
+    parts = [framed(part, transaction).rows for part in cut(random.Random(1), frames)]
+    whole = framed(frames).rows
     assert segment.content_digest(Rows.concat(parts)) == segment.content_digest(whole)
     assert Position(Lsn(1), 2) < Position(Lsn(1), 3) < Position(Lsn(2), 0)

@@ -137,6 +137,20 @@ def test_tables_come_and_go(database: Database, file_address: StoreAddress) -> N
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_tailraces_own_tables_are_not_copied(database: Database, file_address: StoreAddress) -> None:
+    database.execute("""
+        CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE own (id int PRIMARY KEY);
+        COMMENT ON TABLE own IS 'Tailrace: a cursor'; CREATE PUBLICATION tailrace FOR ALL TABLES;
+    """)
+    snapshots = SnapshotReader(*file_address)
+    with capturing(given_for(database, file_address)) as (_, bootstrap), database.connect() as connection:
+        connection.execute("CREATE TABLE late (id int PRIMARY KEY); COMMENT ON TABLE late IS 'Tailrace: one more'")
+        connection.execute("CREATE TABLE last (id int PRIMARY KEY)")
+        assert wait_until(lambda: snapshots.newest("public", "last") is not None, 60)
+        assert bootstrap.wait(30)
+        assert {s.relation.name for s in snapshots.list()} == {"t", "last"}
+
+
 def test_capture_goes_on_when_looking_fails(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
     with capturing(given_for(database, file_address)) as (capture, bootstrap), database.connect() as connection:

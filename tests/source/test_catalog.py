@@ -11,7 +11,7 @@ from tests.fixtures.postgres import Database
 from tailrace.change import Relation, Type
 from tailrace.pgoutput.message import RelationMessage, TypeMessage, parse
 from tailrace.settings import Source
-from tailrace.source.catalog import Connection, describe, published, relation
+from tailrace.source.catalog import Connection, describe, published, published_oids, relation
 from tailrace.source.connection import connect
 
 
@@ -196,6 +196,14 @@ def test_published_tables(any_database: Database, session: Connection) -> None:
     (root,) = [table for table in published(session, "p") if table.name == "parts"]
     assert (root.is_partitioned, root.estimated_rows, root.bytes) == (True, 20, 2 * 8192)
     assert published(session, "absent") == []
+    # Tailrace's own are not captured: by their own comments, and so a partition's is of no account under its root.
+    any_database.execute("""
+        COMMENT ON TABLE plain IS 'Tailrace: its own'; COMMENT ON TABLE part1 IS 'Tailrace: its own';
+        COMMENT ON COLUMN listed.a IS 'Tailrace: no table'; COMMENT ON TABLE filtered IS 'tailrace: or so';
+    """)
+    assert [table.name for table in published(session, "p")] == ["filtered", "listed", "parts"]
+    assert [table.name for table in published(session, "p", own=True)] == ["plain"]
+    assert published_oids(session, "p")[0] == {table.oid for table in published(session, "p")}
 
 
 def test_generated_columns_are_published_on_request_since_18(database: Database) -> None:

@@ -246,6 +246,17 @@ def test_a_publication_of_nothing(subject: Subject) -> None:
     assert not subject.find(WARNING, "publication tailrace")
 
 
+def test_nothing_is_said_of_tailraces_own_tables(subject: Subject) -> None:
+    database = subject.database
+    database.execute("CREATE TABLE keyless (a int); COMMENT ON TABLE keyless IS 'Tailrace: it is its own'")
+    subject.has(ERROR, "publication tailrace", "no table that it could carry")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    subject.has(WARNING, "publication tailrace", "carries no table")
+    assert not [f for f in inspect(subject.source) if "keyless" in f.subject + f.what]
+    database.execute("COMMENT ON TABLE keyless IS 'Not Tailrace: somebody''s'")
+    subject.has(ERROR, "table public.keyless")
+
+
 def test_a_table_without_identity(subject: Subject) -> None:
     database = subject.database
     database.execute("""

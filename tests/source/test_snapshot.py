@@ -122,6 +122,7 @@ def test_copies_what_is_published_and_nothing_else(any_database: Database, file_
         CREATE TABLE empty (id int PRIMARY KEY, t text);
         CREATE TABLE unpublished (id int PRIMARY KEY);
         CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+        CREATE TABLE own (id int PRIMARY KEY); COMMENT ON TABLE own IS 'Tailrace: a cursor';
         CREATE TABLE parent (id int PRIMARY KEY);
         CREATE TABLE child () INHERITS (parent);
         CREATE TABLE altered (a int, gone text, id int PRIMARY KEY, b text);
@@ -133,7 +134,7 @@ def test_copies_what_is_published_and_nothing_else(any_database: Database, file_
         INSERT INTO child VALUES (3);
         INSERT INTO altered VALUES (1, 2, 'x'), (NULL, 3, NULL);
         CREATE PUBLICATION tailrace FOR TABLE plain (id, shown) WHERE (id % 2 = 0 AND shown <> '{}'),
-            computed, bare, empty, ONLY parent, altered;
+            computed, bare, empty, ONLY parent, altered, own;
     """)
     job = take(database, file_address)
     reader = SnapshotReader(*file_address)

@@ -185,6 +185,7 @@ def verify_(store: Store, settings: Settings) -> None:  # noqa: ARG001
             found += 1
             click.echo(str(finding))
     gaps = f", {tally.accepted_gaps} accepted gaps" if tally.accepted_gaps else ""
+    gaps += f", {tally.left_out:,} changes of Tailrace's own tables left out" if tally.left_out else ""
     click.echo(f"{_counted(tally)}{gaps}; the chain ends with {tally.link}")
     click.echo(f"{found} findings" if found else "nothing is wrong")
     if found:

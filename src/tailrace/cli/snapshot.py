@@ -9,6 +9,7 @@ import sys
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
+from tailrace.change import OWN
 from tailrace.cli import Invocation, reporting
 from tailrace.cli.signals import on_stop
 from tailrace.errors import ConfigError, SlotLost, SnapshotError, TailraceError, WrongSource
@@ -43,7 +44,8 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     with connect(settings.source) as connection, classified():
         _check_log(settings, store, connection)
         published = catalog.published(connection, settings.source.publication)
-    chosen = _chosen(published, tables, settings.source.publication)
+        own = catalog.published(connection, settings.source.publication, own=True)
+    chosen = _chosen(published, own, tables, settings.source.publication)
     if only_missing:
         chosen = missing(store, chosen)
     if not chosen:
@@ -99,14 +101,21 @@ def _check_log(settings: Settings, store: Store, connection: catalog.Connection)
         )
 
 
-def _chosen(published: list[PublishedTable], wanted: tuple[str, ...], publication: str) -> list[PublishedTable]:
-    if not published:
+def _chosen(
+    published: list[PublishedTable], own: list[PublishedTable], wanted: tuple[str, ...], publication: str
+) -> list[PublishedTable]:
+    if not published and not own:
         raise ConfigError(f"publication {publication} has no tables", "`tailrace check` shows what there is")
     chosen: dict[int, PublishedTable] = {}
     for text in wanted or ("*.*",):
         pattern = TablePattern.parse(text)
         found = [table for table in published if pattern.matches(table.schema, table.name)]
         if not found:
+            if refused := [f"{t.schema}.{t.name}" for t in own if pattern.matches(t.schema, t.name)]:
+                raise ConfigError(
+                    f"{', '.join(refused)}: Tailrace's own, and not captured, so a snapshot would never be true again",
+                    f"a table is Tailrace's own when its comment begins with {OWN!r}: see COMMENT ON TABLE",
+                )
             names = [f"{table.schema}.{table.name}" for table in published]
             near = difflib.get_close_matches(text, names, n=3, cutoff=0.5) or names[:5]
             raise ConfigError(f"publication {publication} has no table {text}", f"there is {', '.join(near)}")

@@ -117,7 +117,8 @@ def plan(
 def _needed_by(candidate: Candidate, cursors: Mapping[str, Position], snapshots: Mapping[str, Lsn]) -> str | None:
     if candidate.last is None:
         return None
-    # The row at `last` is a COMMIT, which stands one after its transaction's last change, or is a change itself.
+    # The row at `last` is a COMMIT, which stands one after its transaction's last change, or is a change itself. Where
+    # that last change was left out, a cursor at the one before it holds the object until it moves on.
     commit_lsn, ordinal = candidate.last
     for sink, cursor in cursors.items():
         if cursor < Position(commit_lsn, max(ordinal - 1, 0)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tailrace.errors import CorruptError, DecodeError
 from tailrace.log import segment, trim
-from tailrace.log.consistency import Row, Shape, faults_between, faults_within
+from tailrace.log.consistency import Row, Shape, faults_between, faults_within, left_out
 from tailrace.log.listing import LogObject, listed
 from tailrace.log.segment import Content, Header
 from tailrace.log.trim import Trim
@@ -41,6 +41,9 @@ class Tally:
     rows: int = 0
     accepted_gaps: int = 0
     """Segments that say themselves that changes before them were lost: known to the operator, and no fault."""
+    left_out: int = 0
+    """Changes that have their ordinals and are not in the log: those of Tailrace's own tables, if it has any at the
+    source."""
     link: str = segment.NO_PREVIOUS
     """Of the last segment: whoever notes it down can later tell whether the log up to there was rewritten."""
 
@@ -87,6 +90,7 @@ def verify(
                 yield from chain.missing
                 yield from (Finding(o.key, content.header.id, problem) for problem in problems)
                 chain.missing.clear()
+        tally.left_out = chain.left_out
         tally.objects += 1
         tally.objects_in_all = tally.objects + len(objects)
         tally.bytes += len(data)
@@ -119,6 +123,7 @@ class _Chain:
     """The last row of the transaction left open, if one is."""
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     missing: list[Finding] = field(default_factory=list)
+    left_out: int = 0
     links: dict[int, tuple[str, str]] = field(default_factory=dict)
     """id → link and object, of segments that a later object might hold too."""
 
@@ -150,6 +155,8 @@ class _Chain:
         else:
             self._miss(self.last.id + 1, header.id - 1)
             self.committed = self.tail = None
+        if shape is not None:
+            self.left_out += left_out(self._before(header), shape)
         self._remember(content, shape, key)
 
     def _compared(self, header: Header) -> Iterator[str]:
@@ -165,8 +172,6 @@ class _Chain:
         self._miss(first_id, header.id - 1)
         if header.id == first_id and header.previous != previous:
             yield "does not continue what was trimmed" if self.trim else "names one before it, though it is the first"
-        if header.id == first_id and header.rows and content.rows.ordinal[0] != 0:
-            yield "the log begins inside a transaction"
 
     def _continue(self, content: Content, shape: Shape | None, before: Header) -> Iterator[str]:
         header = content.header
@@ -183,9 +188,14 @@ class _Chain:
             yield f"comes from another source than segment {before.id}"
         if header.voids_tail and before.ends_at_commit:
             yield f"voids the end of segment {before.id}, which ends at a commit"
-        last = self.tail if not (before.ends_at_commit or header.voids_tail) else self.committed
+        last = self._before(header)
         if last is not None and shape is not None:
             yield from faults_between(last, content, shape, before.end_lsn)
+
+    def _before(self, header: Header) -> Row | None:
+        """The row that the segment's first follows on, where it is known."""
+        is_open = self.last is not None and not (self.last.ends_at_commit or header.voids_tail)
+        return self.tail if is_open else self.committed
 
     def _remember(self, content: Content, shape: Shape | None, key: str) -> None:
         header = content.header

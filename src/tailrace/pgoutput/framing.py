@@ -1,12 +1,13 @@
 """Copy-data frames as they come off the replication connection → rows of the log, vectorised with numpy.
 
 Nothing here looks at a row's values. From a batch of XLogData frames it derives the log's columns: whose transaction a
-message belongs to, its ordinal in it, where transactions end. BEGIN, RELATION and TYPE become state, not rows.
+message belongs to, its ordinal in it, where transactions end. BEGIN, RELATION and TYPE become state, not rows. Rows of
+Tailrace's own tables are counted and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tailrace.change import Relation
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -47,6 +50,8 @@ class Transaction:
     xid: int = 0
     ordinal: int = 0
     """The next change's."""
+    left_out: int = 0
+    """How many of its changes so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,8 @@ class Batch:
     """How many of the rows, from the first, belong to transactions that are complete; 0 if none ended here."""
     end_lsn: int
     """Every transaction that commits below this has been seen whole; 0 if none ended here."""
-    descriptions: list[tuple[int, bytes]] = field(default_factory=list)
-    """RELATION and TYPE messages, each with the row it stands before."""
+    defined: list[tuple[int, Relation]] = field(default_factory=list)
+    """Relations that are described here, each with the row it stands before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +135,43 @@ class Frames:
         return Frames(b"".join(p.data for p in parts), np.concatenate([p.lengths for p in parts]))
 
 
-def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch:
-    """Rows of the log for these frames, of which there is at least one; `transaction` is brought up to date.
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Where the messages of frames stand, and which they are."""
 
-    Transactions that commit below `skip_below` are left out: the log has them.
+    data: bytes
+    starts: I64
+    """Of the frames."""
+    ends: I64
+    kind: U8
+
+    @staticmethod
+    def of(frames: Frames) -> Messages:
+        ends = np.cumsum(frames.lengths)
+        starts = ends - frames.lengths
+        return Messages(frames.data, starts, ends, np.frombuffer(frames.data, dtype=np.uint8)[starts + HEADER])
+
+    def descriptions(self) -> list[tuple[int, bytes]]:
+        """RELATION and TYPE messages, each with its place among the messages."""
+        places = np.flatnonzero((self.kind == R) | (self.kind == Y))
+        return [(int(i), self.data[int(self.starts[i]) + HEADER : int(self.ends[i])]) for i in places]
+
+
+def read(
+    messages: Messages,
+    transaction: Transaction,
+    skip_below: int = 0,
+    described: Sequence[tuple[int, Relation]] = (),
+    own: Collection[int] = (),
+) -> Batch:
+    """Rows of the log for these messages, of which there is at least one; `transaction` is brought up to date.
+
+    Transactions that commit below `skip_below` are left out: the log has them. `described` is what the messages'
+    descriptions say, each with its place; `own` are the relations, by oid, that were Tailrace's own before.
     """
-    data, lengths = frames.data, frames.lengths
+    data, starts, ends, kind = messages.data, messages.starts, messages.ends, messages.kind
     buffer = np.frombuffer(data, dtype=np.uint8)
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
     message = starts + HEADER
-    kind = buffer[message]
 
     # Which transaction: 0 is the one carried in, then one for each BEGIN.
     begins = np.flatnonzero(kind == B)
@@ -153,8 +184,8 @@ def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch
 
     # A message outside any transaction is one of its own, at the last byte of its record: the LSN it comes with is that
     # record's end, where another transaction's commit may stand.
-    messages = np.flatnonzero(kind == M)
-    alone = messages[buffer[message[messages] + 1] == 0]
+    said = np.flatnonzero(kind == M)
+    alone = said[buffer[message[said] + 1] == 0]
     weight = _IS_CHANGE[kind]
     if len(alone):
         commit_lsn[alone] = _be64(buffer, message[alone] + 2) - 1
@@ -172,13 +203,23 @@ def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch
     transaction.commit_lsn, transaction.commit_ts = int(commit_lsns[-1]), int(commit_tss[-1])
     transaction.xid, transaction.ordinal = int(xids[-1]), int(counted[-1] - base[-1])
 
-    commits = np.flatnonzero(kind == C)
-    kept = _KEPT[kind] & (commit_lsn >= skip_below)
-    kept[commits] &= ordinal[commits] > 0  # PostgreSQL 14 also sends transactions in which nothing is published
-
     relation_id = np.zeros(len(kind), dtype=np.int64)
     with_relation = np.flatnonzero(_HAS_RELATION[kind])
     relation_id[with_relation] = _be32(buffer, message[with_relation] + 1)
+
+    # Without a change, not even the commit is kept: else what a sink writes down of itself would make it write again.
+    # PostgreSQL 14 also sends transactions in which nothing is published.
+    commits = np.flatnonzero(kind == C)
+    changes = ordinal[commits]
+    kept = _KEPT[kind] & (commit_lsn >= skip_below)
+    of_own = _of_own(relation_id, described, own)
+    if len(of_own) or transaction.left_out:
+        kept[of_own] = False
+        left_out = np.bincount(which[of_own], minlength=len(begins) + 1)
+        left_out[0] += transaction.left_out
+        transaction.left_out = int(left_out[-1])
+        changes -= left_out[which[commits]]
+    kept[commits] &= changes > 0
 
     end_lsn, committed_rows = 0, 0
     ending = np.concatenate([commits, alone])
@@ -187,12 +228,11 @@ def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch
         end_lsn = int(ended.max())
         committed_rows = int(np.count_nonzero(kept[: int(ending.max()) + 1]))
 
-    described = np.flatnonzero((kind == R) | (kind == Y))
-    before = np.cumsum(kept) - kept
-    descriptions = [(int(before[i]), data[int(message[i]) : int(ends[i])]) for i in described]
+    before = np.cumsum(kept)
+    defined = [(int(before[place]), relation) for place, relation in described]  # which itself is not kept
 
     offsets = np.concatenate([[0], ends]).astype(np.int32)
-    payload = pa.BinaryArray.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    payload = pa.BinaryArray.from_buffers(pa.binary(), len(kind), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     if not kept.all():
         payload = payload.filter(pa.array(kept))
         commit_lsn, ordinal, commit_ts, xid = commit_lsn[kept], ordinal[kept], commit_ts[kept], xid[kept]
@@ -200,7 +240,19 @@ def read(frames: Frames, transaction: Transaction, skip_below: int = 0) -> Batch
     lsn = _be64(buffer, starts + _START_LSN)
     payload = pc.binary_slice(payload, HEADER, stop=_NO_STOP)
     rows = Rows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
-    return Batch(rows, committed_rows, end_lsn, descriptions)
+    return Batch(rows, committed_rows, end_lsn, defined)
+
+
+def _of_own(relation_id: I64, described: Sequence[tuple[int, Relation]], own: Collection[int]) -> I64:
+    """Where changes of Tailrace's own relations are: of each what its last description says."""
+    if not own and not any(relation.is_own for _, relation in described):
+        return np.zeros(0, dtype=np.int64)
+    is_own = np.zeros(len(relation_id), dtype=np.bool_)
+    for oid in own:
+        is_own |= relation_id == oid
+    for place, relation in described:
+        is_own[place:][relation_id[place:] == relation.oid] = relation.is_own
+    return np.flatnonzero(is_own)
 
 
 def _be64(buffer: U8, at: I64) -> I64:

@@ -13,11 +13,18 @@ from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
-from tailrace.change import Column, Lsn, Relation, Type
+from tailrace.change import OWN, Column, Lsn, Relation, Type
 from tailrace.pgoutput.message import ColumnMessage, RelationMessage, TypeMessage
 from tailrace.source.failure import classified
 
 Connection = psycopg.Connection[Any]
+
+IS_OWN: Final[LiteralString] = f"""
+EXISTS (SELECT FROM pg_catalog.pg_description own
+        WHERE own.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND own.objoid = c.oid AND own.objsubid = 0
+          AND pg_catalog.starts_with(own.description, '{OWN}'))
+"""
+"""Whether pg_class's row `c` is a table of Tailrace's own, as `Relation.is_own` has it."""
 
 
 class _Attribute(NamedTuple):
@@ -148,36 +155,38 @@ CROSS JOIN LATERAL (
     WHERE leaf.relkind = 'r'
       AND (leaf.oid = c.oid OR leaf.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
 ) AS size
-WHERE p.pubname = %s
+WHERE p.pubname = %s AND {is_own} = %s
 ORDER BY n.nspname, c.relname
 """
 
 
-def published(connection: Connection, publication: str) -> list[PublishedTable]:
-    """The tables of a publication: partitions or their root, as the publication has it."""
+def published(connection: Connection, publication: str, *, own: bool = False) -> list[PublishedTable]:
+    """The tables of a publication: partitions or their root, as the publication has it.
+
+    Those of Tailrace's own are not captured: they are not among the others, but `own` asks for them alone.
+    """
     version = connection.info.server_version
     generated: LiteralString = "" if version >= 180000 else "a.attgenerated = '' AND "
     columns: LiteralString = generated + ("a.attname = ANY (p.attnames)" if version >= 150000 else "true")
     filters: LiteralString = "p.rowfilter" if version >= 150000 else "NULL"
+    query = _PUBLISHED.replace("{columns}", columns).replace("{row_filter}", filters).replace("{is_own}", IS_OWN)
     with classified():
-        found = connection.execute(
-            _PUBLISHED.replace("{columns}", columns).replace("{row_filter}", filters), [publication]
-        ).fetchall()
+        found = connection.execute(query, [publication, own]).fetchall()
     return [
         PublishedTable(oid, schema, name, is_partitioned, tuple(names), row_filter, rows, size)
         for oid, schema, name, is_partitioned, names, row_filter, rows, size in found
     ]
 
 
-_PUBLISHED_OIDS: Final = """
-SELECT coalesce(pg_catalog.array_agg(c.oid), '{}'),
+_PUBLISHED_OIDS: Final = f"""
+SELECT coalesce(pg_catalog.array_agg(c.oid), '{{}}'),
        CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
             ELSE pg_catalog.pg_current_wal_lsn() END::text
 FROM pg_catalog.pg_publication_tables p
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %s
-"""
+WHERE p.pubname = %s AND NOT {IS_OWN}
+"""  # noqa: S608 (a literal of ours)
 
 
 def published_oids(connection: Connection, publication: str) -> tuple[set[int], Lsn]:

@@ -19,7 +19,7 @@ from tailrace.errors import StoreError, TailraceError
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Batch, Frames, Rows, Transaction
+from tailrace.pgoutput.framing import Batch, Frames, Messages, Rows, Transaction
 from tailrace.retry import Backoff
 from tailrace.settings import Capture
 
@@ -80,6 +80,7 @@ class Sealer:
         self._pending_bytes = 0
         self._relations: dict[int, Relation] = {}
         self._defined: list[tuple[int, Relation]] = []
+        self._own: set[int] = set()
         self._idle_lsn = Lsn(0)
         self._idle_urgent = False
         self._sealed_at = 0.0
@@ -184,13 +185,29 @@ class Sealer:
         return [Frames.concat(portion) for portion in portions]
 
     def _read(self, frames: Frames) -> None:
-        batch = framing.read(frames, self._transaction, self._skip_below)
-        for row, description in batch.descriptions:
-            relation = self._describe(description)
-            if relation is not None:
-                self._defined.append((self._pending_rows + row, relation))
-        if len(batch.rows) or batch.end_lsn:
+        messages = Messages.of(frames)
+        described = [(at, r) for at, text in messages.descriptions() if (r := self._describe(text)) is not None]
+        batch = framing.read(messages, self._transaction, self._skip_below, described, self._own)
+        self._defined += [(self._pending_rows + row, relation) for row, relation in batch.defined]
+        for _, relation in described:
+            self._note(relation)
+        if len(batch.rows) or (batch.end_lsn and self._batches):
             self._add(batch)
+        else:
+            self._pass(Lsn(batch.end_lsn))
+
+    def _note(self, relation: Relation) -> None:
+        """Whose it is, as long as nothing else is said of it."""
+        if not relation.is_own:
+            self._own.discard(relation.oid)
+        elif relation.oid not in self._own:
+            self._own.add(relation.oid)
+            _log.info("%s is Tailrace's own, as its comment says: it is not captured", relation.qualified_name)
+
+    def _pass(self, end_lsn: Lsn) -> None:
+        """Transactions in which nothing was ours."""
+        with self._changed:
+            self._idle_lsn = max(self._idle_lsn, end_lsn)
 
     def _add(self, batch: Batch) -> None:
         self._batches.append(batch)
@@ -220,7 +237,7 @@ class Sealer:
         if cut:
             self._append(rows.slice(0, cut), committed, end_lsn)
         else:
-            self._idle_lsn = max(self._idle_lsn, end_lsn)  # transactions in which nothing was ours
+            self._pass(end_lsn)
         self._batches, self._pending_rows, self._pending_bytes = [], 0, 0
         if cut < len(rows):
             self._add(Batch(rows.slice(cut, len(rows)), 0, 0))

@@ -19,6 +19,7 @@ from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
 from tailrace.settings import Source
+from tailrace.source.catalog import IS_OWN
 from tailrace.source.connection import classify
 from tailrace.source.failure import classified
 
@@ -166,18 +167,19 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     """Create the publication when it is missing, over the tables that `tables` covers.
 
     A table without a replica identity is left out: PostgreSQL would refuse every UPDATE and DELETE on it from then on.
+    So are Tailrace's own.
     """
     exists = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
     if connection.execute(exists, (source.publication,)).fetchone():
         return
     rows = connection.execute(
-        "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"
+        "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"  # noqa: S608 (a literal of ours)
         " c.relreplident = 'f' OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
         "   CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate"
         "   WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
         " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
-        " AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 1, 2"
+        f" AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND NOT {IS_OWN} ORDER BY 1, 2"
     ).fetchall()
     covered = [row for row in rows if source.covers(str(row[0]), str(row[1]))]
     chosen = [sql.Identifier(str(row[0]), str(row[1])) for row in covered if row[3]]

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace.settings import Source
+from tailrace.source.catalog import IS_OWN
 from tailrace.source.check.finding import Finding, Severity, script
 from tailrace.source.check.table import Table, names
 
@@ -36,6 +37,7 @@ class Publication:
     via_root: bool = True
     sends_generated: bool = False
     tables: Mapping[int, Member] = field(default_factory=dict)
+    """But those of Tailrace's own."""
     listed: frozenset[int] = frozenset()
     """Named in it, though they may send nothing under their own name."""
 
@@ -80,7 +82,7 @@ def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, Member
         " JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname"
         " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename"
         " LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid"
-        " WHERE t.pubname = %s",
+        f" WHERE t.pubname = %s AND NOT {IS_OWN}",
         [name],
     ).fetchall()
     return {oid: Member(None if columns is None else tuple(columns), rows) for oid, columns, rows in found}

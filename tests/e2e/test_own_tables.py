@@ -1,0 +1,141 @@
+"""A sink may write into the database that is captured: what Tailrace keeps there of itself is not captured again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.capturing import Seen, Witness, configured, current_lsn, in_log
+from tests.e2e.captured import captured
+from tests.fixtures.postgres import Database
+from tests.sinks.replicas import rows_of, sink_to
+
+from tailrace import settings
+from tailrace.log import plan
+from tailrace.log.reader import LogReader
+from tailrace.pgoutput import message
+from tailrace.sinks import Common, Configured
+from tailrace.sinks.stepper import Stepper
+from tailrace.source.capture import Capture
+from tailrace.store import Store
+
+
+def without(seen: list[Seen], oids: set[int]) -> list[Seen]:
+    """Rows of other tables, and all that is no row."""
+
+    def is_of(one: Seen) -> bool:
+        parsed = message.parse(one.payload)
+        return isinstance(parsed, message.Insert | message.Update | message.Delete) and parsed.relation_oid in oids
+
+    return [one for one in seen if not is_of(one)]
+
+
+def names_in_headers(store: Store) -> set[str]:
+    reader = LogReader(store)
+    return {relation.name for segment in reader.list() for _, relation in reader.relations(segment.id)}
+
+
+def test_only_the_others_are_in_the_log(any_database: Database, tmp_path: Path) -> None:
+    """At the positions that they had, whatever stands between them, also where a transaction is many segments."""
+    any_database.execute("""
+        CREATE TABLE t (id int PRIMARY KEY, note text);
+        CREATE TABLE own (id int PRIMARY KEY, note text); COMMENT ON TABLE own IS 'Tailrace: a cursor';
+        CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id); COMMENT ON TABLE parts IS 'Tailrace: an audit';
+        CREATE TABLE part PARTITION OF parts DEFAULT; COMMENT ON TABLE part IS 'Tailrace: a part of an audit';
+        CREATE PUBLICATION tailrace FOR ALL TABLES;
+    """)
+    with any_database.connect() as connection:
+        Witness(connection)
+    with captured(any_database, tmp_path, segment_bytes=16 * 1024) as log:
+        log.execute(
+            "INSERT INTO own VALUES (1, 'alone')",
+            "BEGIN; INSERT INTO own VALUES (2, 'first'); INSERT INTO t VALUES (1); UPDATE own SET note = 'between'; "
+            "INSERT INTO parts VALUES (1); INSERT INTO t VALUES (2); DELETE FROM own WHERE id = 2; COMMIT",
+            "UPDATE own SET note = 'alone again'",
+            "BEGIN; INSERT INTO parts VALUES (2); SELECT pg_logical_emit_message(true, 'app', 'kept'); COMMIT",
+            """DO $$ BEGIN FOR n IN 1 .. 2000 LOOP
+                INSERT INTO own VALUES (10 + n, repeat('x', 50));
+                IF n BETWEEN 500 AND 1500 THEN INSERT INTO t VALUES (10 + n, repeat('y', 50)); END IF;
+            END LOOP; END $$""",
+            "INSERT INTO own SELECT n, repeat('z', 100) FROM generate_series(10000, 12000) n",
+            "INSERT INTO t VALUES (3)",
+        )
+        changes = log.changes()
+        oids = {
+            row[0] for row in any_database.rows("SELECT oid FROM pg_class WHERE relname IN ('own', 'parts', 'part')")
+        }
+        up_to = current_lsn(log.connection)
+        assert in_log(log.store) == without(Witness.existing(log.connection).changes(up_to), oids)
+        log.left_out = 5 + 1 + 2000
+        assert [(c.table or c.prefix, c.position.ordinal) for c in changes[:3]] == [("t", 1), ("t", 5), ("app", 1)]
+        assert len(changes) == 3 + 1001 + 1
+        commits = [
+            int(commit_lsn)
+            for segment in LogReader(log.store).list()
+            if (content := segment.content()) is not None
+            for commit_lsn in content.rows.commit_lsn[content.rows.kind == ord("C")]
+        ]
+        positions = {c.position.commit_lsn for c in LogReader(log.store).changes()}
+        assert commits == sorted(positions), "nothing is left of the others"
+        assert names_in_headers(log.store) == {"t"}
+        # A TRUNCATE is told as it is: it may be of others too.
+        log.execute("TRUNCATE own, t")
+        assert [(str(c.operation), c.table) for c in log.changes()[-2:]] == [("TRUNCATE", "own"), ("TRUNCATE", "t")]
+    with captured(any_database, tmp_path) as log:
+        log.left_out = 5 + 1 + 2000
+        log.execute("INSERT INTO own VALUES (1)", "INSERT INTO t VALUES (1)")
+        assert [(c.table, c.after) for c in log.changes()[-1:]] == [("t", {"id": 1, "note": None})]
+
+
+def test_a_comment_that_comes_or_goes_counts_when_the_table_is_described(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with captured(database, tmp_path) as log:
+        log.execute("INSERT INTO t VALUES (1)")
+        log.catch_up()
+        log.execute(
+            "COMMENT ON TABLE t IS 'Tailrace: from now on'", "ALTER TABLE t ADD a int", "INSERT INTO t VALUES (2)"
+        )
+        log.catch_up()
+        log.execute("COMMENT ON TABLE t IS NULL", "ALTER TABLE t ADD b int", "INSERT INTO t VALUES (3)")
+        assert [(c.after or {})["id"] for c in log.changes("t")] == [1, 3]
+
+
+def test_a_replica_in_the_captured_database_goes_not_round_in_circles(database: Database, tmp_path: Path) -> None:
+    """The replica itself is somebody's data, and captured; what the sink notes of itself is not."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    given = configured(database)
+    where = settings.Store((tmp_path / "store").as_uri())
+    store = Store.open(where.url)
+
+    def capture() -> None:
+        Capture(given, store, until="current").run()
+
+    def deliver() -> int:
+        common = Common(type="postgres", name="copy", tables=("public.*",), route="copy.{table}", start="earliest")
+        stepper = Stepper(Configured(common, sink_to(database, "copy")), where)
+        stepper.open()
+        stepper.deliver(plan.latest(LogReader(store)))
+        stepper.close()
+        return stepper.steps
+
+    capture()
+    with database.connect() as connection:
+        for n in range(5):
+            connection.execute("INSERT INTO t VALUES (%s, 'one')", [n])
+    capture()
+    assert deliver() == 1
+    capture()
+    assert len(in_log(store)) == 10, "the rows, and their copies"
+    last = LogReader(store).last()
+    assert last is not None
+    for _ in range(3):
+        assert deliver() == 1, "the log had gone on, and so does the cursor"
+        began_at = time.monotonic()
+        capture()
+        assert time.monotonic() - began_at < 5, "what is passed over is durable at once, if somebody waits for it"
+    later = [segment.metadata() for segment in LogReader(store).list(last.id + 1)]
+    assert len(later) >= 3
+    assert not any(header.rows for header in later if header), "they say how far it is, and no more"
+    assert {c.relation.qualified_name for c in LogReader(store).changes() if c.relation} == {"public.t", "copy.t"}
+    assert rows_of(database, "copy", "t") == rows_of(database, "public", "t")
+    assert database.rows("SELECT count(*) FROM tailrace.sinks") == [(1,)]
