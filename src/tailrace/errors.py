@@ -111,3 +111,7 @@ class PoisonError(TailraceError):
         super().__init__(message, hint)
         self.args = (message, hint, positions)
         self.positions = positions
+
+
+class RevertError(TailraceError):
+    """A change cannot be taken back: what was before is not known, or somebody has changed the row since."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +29,9 @@ COMMANDS: Final = {
     "query": "Serve the lake's tables over PostgreSQL's protocol.",
     "snapshot": "Copy tables as they are now, beside the stream.",
     "log": "List, print, verify and compact the log.",
+    "audit": "Keep an audit trail, with Bemi's and Zemi's environment.",
+    "history": "Print a row's life from the audit trail.",
+    "revert": "Take changes back.",
 }
 
 DEFAULT_CONFIG: Final = Path("tailrace.toml")
@@ -37,6 +42,7 @@ class Invocation:
     """What the group knows and a command needs: `@click.pass_obj` hands it over."""
 
     config: Path | None
+    log_level: int = logging.INFO
 
     def settings(self, *requires: str) -> Settings:
         """Settings from file and environment; `requires` names the sections without whose url the command is lost."""
@@ -45,6 +51,20 @@ class Invocation:
     def lake_settings(self) -> Settings:
         """For a command that knows neither source nor log."""
         return self._load(())
+
+    def audit_settings(self) -> Settings:
+        """For a command that reads the audit trail: as `tailrace audit` has them, where there are no others."""
+        from tailrace.audit import environment
+
+        is_configured = self.config or DEFAULT_CONFIG.exists() or os.environ.get("TAILRACE_SOURCE_URL")
+        if not is_configured and environment.is_given(os.environ):
+            return environment.read(os.environ).settings
+        return self._load(("source", "store"))
+
+    def child(self, *arguments: str) -> list[str]:
+        """How another process runs a command with the same settings."""
+        config = ["--config", str(self.config)] if self.config is not None else []
+        return [sys.executable, "-m", "tailrace", *config, *arguments]
 
     def _load(self, requires: tuple[str, ...]) -> Settings:
         from tailrace.settings import load

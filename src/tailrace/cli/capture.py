@@ -47,7 +47,7 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     a cut network, a store that does not answer) is waited for. What may not is an error that says what to do.
     """
     settings = invocation.settings()
-    reporting.log_to_stderr()
+    reporting.log_to_stderr(invocation.log_level)
     store = Store.open(settings.store.url, settings.store.options)
     snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
@@ -98,7 +98,8 @@ def _served(
     def condition() -> Overview:
         return Overview(capture=CaptureStatus.of(capture, snapshots))
 
-    return Server(settings.http, Subject(overview(settings, store, condition), condition, capture.stop))
+    subject = Subject(overview(settings, store, condition), condition, capture.stop)
+    return Server(settings.http, subject)
 
 
 def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:

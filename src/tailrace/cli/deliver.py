@@ -72,7 +72,7 @@ def command(
     is done again by the next run. A sink that fails for good stops alone; when all have, so does the command.
     """
     settings = invocation.settings("store")
-    reporting.log_to_stderr()
+    reporting.log_to_stderr(invocation.log_level)
     configured = configured_sinks(settings)
     store = Store.open(settings.store.url, settings.store.options)
     if pause is not None or resume is not None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import click
 
@@ -18,7 +18,7 @@ from tailrace.ops.http import DEFAULT_PORT, Server, Subject
 from tailrace.ops.serving import overview
 from tailrace.ops.supervisor import Supervisor
 from tailrace.rate import Rate
-from tailrace.settings import Settings
+from tailrace.settings import Http, Settings
 from tailrace.sinks import status
 from tailrace.store import Store
 
@@ -37,15 +37,26 @@ def command(invocation: Invocation, master: str | None) -> None:
     one ends at once, and loses nothing either. What fails for good stays down and is told at /health, while the rest
     goes on; when nothing is left, it ends with 1.
     """
+    reporting.log_to_stderr(invocation.log_level)
     settings = invocation.settings()
-    reporting.log_to_stderr()
+    ports = () if settings.http.port == 0 else (settings.http.port or DEFAULT_PORT,)
+    supervise(invocation, settings, settings.http, ports, master)
+    click.echo("stopped")
+
+
+def supervise(
+    invocation: Invocation,
+    settings: Settings,
+    http: Http,
+    ports: Collection[int],
+    master: str | None = None,
+    grace_s: float | None = None,
+) -> None:
+    """Until somebody wants it to end, or nothing is left that runs."""
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
-    tailrace = [sys.executable, "-m", "tailrace"]
-    if invocation.config is not None:
-        tailrace += ["--config", str(invocation.config)]
-    deliver = [*tailrace, "deliver", *(["--master", master] if master else [])]
-    supervisor = Supervisor([*tailrace, "capture"], deliver, sinks, _relay)
+    deliver = invocation.child("deliver", *(["--master", master] if master else []))
+    supervisor = Supervisor(invocation.child("capture"), deliver, sinks, _relay)
     over = threading.Event()
 
     def stop() -> None:
@@ -53,7 +64,10 @@ def command(invocation: Invocation, master: str | None) -> None:
             supervisor.kill()
         over.set()
 
-    with _served(settings, store, supervisor, list(sinks), over.set):
+    with contextlib.ExitStack() as serving:
+        subject = _subject(settings, store, supervisor, list(sinks), over.set)
+        for server in [Server(http, subject, port) for port in ports]:
+            serving.enter_context(server)
         on_stop(stop)
         supervisor.start()
         showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
@@ -67,18 +81,14 @@ def command(invocation: Invocation, master: str | None) -> None:
         showing.join()
         if is_asked:
             _log.info("stopping: sinks finish their step, then capture seals what is committed")
-        supervisor.stop()
+        supervisor.stop(grace_s)
     if not is_asked and failures and failures[-1] is not None:
         raise TailraceError(failures[-1].message, failures[-1].hint)
-    click.echo("stopped")
 
 
-def _served(
+def _subject(
     settings: Settings, store: Store, supervisor: Supervisor, sinks: list[str], shutdown: Callable[[], None]
-) -> contextlib.AbstractContextManager[object]:
-    if settings.http.port == 0:
-        return contextlib.nullcontext()
-
+) -> Subject:
     # First into the store, where it lasts; then to the engine, which hears it at once.
     def pause(name: str) -> None:
         status.pause(store, name)
@@ -88,10 +98,9 @@ def _served(
         status.resume(store, name)
         supervisor.tell_sinks({"resume": name})
 
-    subject = Subject(
+    return Subject(
         overview(settings, store, supervisor.condition), supervisor.condition, shutdown, sinks, pause, resume
     )
-    return Server(settings.http, subject, DEFAULT_PORT)
 
 
 def _relay(child: str, line: str) -> None:

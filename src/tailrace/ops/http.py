@@ -174,9 +174,10 @@ def is_loopback(host: str) -> bool:
 class Server:
     """Serves in a thread while its context lasts."""
 
-    def __init__(self, settings: Http, subject: Subject, default_port: int = 0) -> None:
-        """Takes the port at once, so that whoever cannot have it learns so before anything starts."""
-        self._socket = listen(settings.host, settings.port if settings.port is not None else default_port, settings)
+    def __init__(self, settings: Http, subject: Subject, port: int | None = None) -> None:
+        """Takes the port at once, so that whoever cannot have it learns so before anything starts. Unset: the one of
+        the settings, or any."""
+        self._socket = listen(settings.host, port if port is not None else settings.port or 0, settings)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         app = application(subject, settings.token or None, on_loopback=is_loopback(host))

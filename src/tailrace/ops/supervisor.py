@@ -222,10 +222,12 @@ class Supervisor:
         for child in reversed(self.children):
             child.start()
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
+        """`grace_s`: within about this time, however little is finished then."""
+        deadline = time.monotonic() + (grace_s if grace_s is not None else float("inf"))
         if self._deliver is not None:
-            self._deliver.stop(_SINKS_GRACE_SECONDS)
-        self._capture.stop(_CAPTURE_GRACE_SECONDS)
+            self._deliver.stop(min(_SINKS_GRACE_SECONDS, deadline - time.monotonic()))
+        self._capture.stop(min(_CAPTURE_GRACE_SECONDS, max(1.0, deadline - time.monotonic())))
 
     def kill(self) -> None:
         for child in self.children:

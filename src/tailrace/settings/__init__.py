@@ -168,7 +168,7 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
     return Settings(source=source, sinks=sinks, **{name: sections[name](**v) for name, v in values.items()})
 
 
-def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str], faults: Faults) -> Source:
+def check_source(values: Mapping[str, Any], faults: Faults) -> None:
     slot = values.get("slot", "tailrace")
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
         faults.add("source.slot", f"{slot!r} is no slot name: up to 63 lower-case letters, digits and _")
@@ -181,6 +181,10 @@ def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str
             faults.add("source.tables", f"{error}: {error.hint}")
     if not values.get("tables", True):
         faults.add("source.tables", "is empty: name at least one pattern, such as public.*")
+
+
+def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str], faults: Faults) -> Source:
+    check_source(values, faults)
     try:
         source = Source(**values)
     except ConfigError as error:

@@ -76,6 +76,20 @@ class ColumnList:
         return any(name.fullmatch(column) for name in self.names) != self.is_exclusion
 
 
+def split_name(text: str) -> tuple[str, str]:
+    """Schema and table, as PostgreSQL reads them: `orders` is `public.orders`, `shop."Orders"` has a capital."""
+    parts = [match.group() for match in _PART.finditer(text)]
+    if not 1 <= len(parts) <= 2 or ".".join(parts) != text:
+        raise ConfigError(f"{text!r} is not the name of a table", 'write schema.table, such as public."Orders"')
+    names = [_unquoted(part) for part in parts]
+    return (names[0], names[1]) if len(names) == 2 else ("public", names[0])
+
+
+def _unquoted(part: str) -> str:
+    found = re.findall(r'"((?:[^"]|"")*)"|([^"])', part)
+    return "".join(plain.lower() or quoted.replace('""', '"') for quoted, plain in found)
+
+
 def _expression(part: str) -> re.Pattern[str]:
     wild = {"*": ".*", "?": "."}
     pieces: list[str] = []

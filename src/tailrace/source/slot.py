@@ -20,7 +20,7 @@ from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
 from tailrace.settings import Source
 from tailrace.source.catalog import IS_OWN
-from tailrace.source.connection import classify
+from tailrace.source.connection import classify, connect
 from tailrace.source.failure import classified
 
 _log = logging.getLogger("tailrace.capture")
@@ -199,6 +199,15 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
     connection.execute(command.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen)))
     _log.info("created publication %s for %d tables", source.publication, len(chosen))
+
+
+def clean_up(source: Source) -> None:
+    """Drop slot and publication, where they are there: nobody will go on from here."""
+    with connect(source) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [source.slot]
+        )
+        connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(source.publication)))
 
 
 def _command(connection: PGconn, command: str) -> PGresult:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from psycopg import sql
 
-from tailrace.sinks.audit.rows import FIELDS
-from tailrace.sinks.audit.table import ChangesTable
+from tailrace.sinks.audit.rows import ERASED, FIELDS
+from tailrace.sinks.postgres.destination import Connection
 
 _OTHERS: Final = [f.name for f in FIELDS if f.name not in ("after", "unchanged")]
 
@@ -18,29 +19,36 @@ FROM unnest(s.unchanged) n (name)
 LEFT JOIN LATERAL (
     SELECT c.after -> n.name AS value
     FROM {changes} c
-    WHERE c.schema = s.schema AND c."table" = s."table" AND c.primary_key = {key}
+    WHERE c.schema = s.schema AND c."table" = s."table" AND c.primary_key = s.key_before
       AND c.commit_position >= {since} AND (c.commit_position, c.ordinal) < (s.commit_position, s.ordinal)
       AND c.database = s.database AND c.after ? n.name AND NOT n.name = ANY (coalesce(c.unchanged, '{{}}'))
+      AND c.after -> n.name <> {erased}
     ORDER BY c.commit_position DESC, c.ordinal DESC LIMIT 1
 ) p ON true
 """
 _INSERT: Final = """
-INSERT INTO {changes} (after, unchanged, {others})
+INSERT INTO {into} (after, unchanged, {others})
 SELECT s.after || k.found, k.rest, {values} FROM {rows} s CROSS JOIN LATERAL ({known}) k
 ON CONFLICT DO NOTHING
 """
 
 
-def insert(table: ChangesTable, rows: sql.Composable, since: int) -> int:
-    """Rows that lack values, with those that are known; how many rows there were."""
-    known = sql.SQL(_KNOWN).format(
-        changes=table.identifier, since=sql.Literal(since), key=sql.Identifier("s", "key_before")
-    )
+def insert(
+    connection: Connection,
+    changes: sql.Identifier,
+    rows: sql.Identifier,
+    since: int,
+    into: sql.Identifier | None = None,
+    more: Sequence[str] = (),
+) -> int:
+    """Rows that lack values, with those that `changes` knows, into it or another table; how many rows there were."""
+    known = sql.SQL(_KNOWN).format(changes=changes, since=sql.Literal(since), erased=sql.Literal(f'"{ERASED}"'))
+    others = [*_OTHERS, *more]
     statement = sql.SQL(_INSERT).format(
-        changes=table.identifier,
-        others=sql.SQL(", ").join([sql.Identifier(name) for name in _OTHERS]),
-        values=sql.SQL(", ").join([sql.Identifier("s", name) for name in _OTHERS]),
+        into=into or changes,
+        others=sql.SQL(", ").join([sql.Identifier(name) for name in others]),
+        values=sql.SQL(", ").join([sql.Identifier("s", name) for name in others]),
         rows=rows,
         known=known,
     )
-    return table.connection.execute(statement).rowcount
+    return connection.execute(statement).rowcount

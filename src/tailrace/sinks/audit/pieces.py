@@ -14,10 +14,10 @@ from tailrace.log import fold
 from tailrace.log.decoding import At, Chunk, Messages, TableChanges
 from tailrace.sinks.audit import rows
 from tailrace.sinks.audit.context import Contexts, Range
-from tailrace.sinks.audit.rows import KEY_BEFORE, Source
+from tailrace.sinks.audit.rows import FIELDS, KEY_BEFORE, UNSENT, Manner
 from tailrace.sinks.audit.table import month_of
 from tailrace.sinks.gathering import HELD_BYTES
-from tailrace.sinks.postgres.rows import Rows, Table
+from tailrace.sinks.postgres.rows import Field, Positions, Rows, Table
 
 _ROW_BYTES: Final = 400
 """About what a row of `changes` has beside its images."""
@@ -99,10 +99,11 @@ class Stitching:
         self._is_cut = False
 
 
-def piece(some: Held, contexts: Contexts, source: Source, queued_at: str, inserts: str, put: Put) -> Piece | None:
+def piece(some: Held, contexts: Contexts, manner: Manner, put: Put) -> Piece | None:
     """None where there is nothing but messages."""
     if not some.runs:
         return None
+    fields = (*FIELDS, UNSENT) if manner.is_proof else FIELDS
     plain: list[tuple[list[pa.Array], At]] = []
     lacking: list[tuple[int, Rows]] = []
     relations = []
@@ -110,34 +111,37 @@ def piece(some: Held, contexts: Contexts, source: Source, queued_at: str, insert
     for run in _joined(some.runs):
         relations.append((run.relation, int(run.at.commit_lsn[0])))
         months |= {month_of(int(edge)) for edge in (run.at.committed_at_us.min(), run.at.committed_at_us.max())}
+        unsent = [rows.unchanged(run)] if manner.is_proof else []
         run, first = _filled(run)
-        columns = rows.arrays(run, contexts.stitched(run.at), source, queued_at, inserts)
+        columns = [*rows.arrays(run, contexts.stitched(run.at), manner), *unsent]
         lacks = rows.lacking(run)
         if lacks.any():
             some_of = pa.array(np.flatnonzero(lacks))
             key = rows.keys_before(run).take(pa.array(first[lacks]))
-            table = rows.table([c.take(some_of) for c in columns], run.at.take(lacks), (KEY_BEFORE, key))
+            own = (*(c.take(some_of) for c in columns), key)
+            table = Table((*fields, KEY_BEFORE), own, Positions.of(run.at.take(lacks)))
             lacking.append((run.relation.oid, put(table)))
             rest = pa.array(np.flatnonzero(~lacks))
             columns = [c.take(rest) for c in columns]
         plain.append((columns, run.at.take(~lacks)))
-    return Piece(tuple(relations), _put_plain(plain, put), tuple(lacking), frozenset(months))
+    return Piece(tuple(relations), _put_plain(plain, fields, put), tuple(lacking), frozenset(months))
 
 
 Put = Callable[[Table], Rows]
 
 
-def _put_plain(found: Sequence[tuple[list[pa.Array], At]], put: Put) -> Rows | None:
+def _put_plain(found: Sequence[tuple[list[pa.Array], At]], fields: tuple[Field, ...], put: Put) -> Rows | None:
     """All tables' together, in the log's order: who reads the table as it lies sees transactions as they were."""
     found = [(columns, at) for columns, at in found if len(at)]
     if not found:
         return None
     if len(found) == 1:
-        return put(rows.table(*found[0]))
+        columns, at = found[0]
+        return put(Table(fields, tuple(columns), Positions.of(at)))
     at = At(*(np.concatenate([getattr(a, name) for _, a in found]) for name in At.__dataclass_fields__))
     order = np.lexsort((at.ordinal, at.commit_lsn))
     columns = [pa.concat_arrays(parts).take(pa.array(order)) for parts in zip(*(c for c, _ in found), strict=True)]
-    return put(rows.table(columns, at.take(order)))
+    return put(Table(fields, tuple(columns), Positions.of(at.take(order))))
 
 
 def _joined(runs: Sequence[TableChanges]) -> Iterator[TableChanges]:

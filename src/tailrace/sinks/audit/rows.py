@@ -18,7 +18,7 @@ from tailrace.log import json as log_json
 from tailrace.log.decoding import INSERT, UPDATE, At, TableChanges
 from tailrace.pgoutput.columns import Images, record_batch
 from tailrace.sinks.audit.exact import jsonb_texts
-from tailrace.sinks.postgres.rows import Field, Positions, Table
+from tailrace.sinks.postgres.rows import Field
 from tailrace.types import Form, mapping
 
 I64 = npt.NDArray[np.int64]
@@ -45,6 +45,11 @@ FIELDS: Final = (
     Field("previous_key", "text"),
     Field("unchanged", "text[]"),
 )
+ERASED: Final = "__tailrace_erased"
+"""In `before` and `after`, for a value that somebody wanted forgotten."""
+
+UNSENT: Final = Field("unsent", "text[]")
+"""Beside the others, for a proof: columns whose values PostgreSQL did not send, whether they are known or not."""
 KEY_BEFORE: Final = Field("key_before", "text")
 """Beside the others, for rows that lack values: under which key the row was last heard of."""
 
@@ -125,14 +130,24 @@ def _key_texts(relation: Relation, texts: Sequence[pa.Array]) -> pa.StringArray:
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*values, ", "), "]", "")
 
 
-def arrays(
-    changes: TableChanges, contexts: pa.StringArray, source: Source, queued_at: str, inserts: str
-) -> list[pa.Array]:
+@dataclass(frozen=True)
+class Manner:
+    """How rows are written."""
+
+    source: Source
+    inserts: str
+    """What an insert is called: INSERT or CREATE."""
+    queued_at: str
+    is_proof: bool = False
+    """With UNSENT beside each row."""
+
+
+def arrays(changes: TableChanges, contexts: pa.StringArray, manner: Manner) -> list[pa.Array]:
     """A column for each of FIELDS. `changes` with what can be known of unsent values filled in."""
-    relation, at, count = changes.relation, changes.at, len(changes)
+    relation, at, count, source = changes.relation, changes.at, len(changes), manner.source
     operations = log_json.operations(changes.operation)
-    if inserts != "INSERT":
-        operations = pc.if_else(pa.array(changes.operation == INSERT), inserts, operations)
+    if manner.inserts != "INSERT":
+        operations = pc.if_else(pa.array(changes.operation == INSERT), manner.inserts, operations)
     return [
         ids(at, source),
         _constant(source.database, count),
@@ -145,17 +160,13 @@ def arrays(
         primary_keys(changes),
         log_json.moments(at.committed_at_us),
         pa.array(at.lsn),
-        _constant(queued_at, count),
+        _constant(manner.queued_at, count),
         pa.array(at.xid),
         pa.array(at.commit_lsn),
         pa.array(at.ordinal),
         _previous_keys(changes),
-        _unchanged(changes.new, relation),
+        unchanged(changes),
     ]
-
-
-def table(columns: Sequence[pa.Array], at: At, *more: tuple[Field, pa.Array]) -> Table:
-    return Table((*FIELDS, *(field for field, _ in more)), (*columns, *(a for _, a in more)), Positions.of(at))
 
 
 def lacking(changes: TableChanges) -> npt.NDArray[np.bool_]:
@@ -188,8 +199,9 @@ def _storable(images: Images, relation: Relation) -> Images:
     return replace(images, batch=record_batch(columns, images.batch.schema, len(images)))
 
 
-def _unchanged(new: Images, relation: Relation) -> pa.StringArray:
-    """The names of columns whose values are unknown, as PostgreSQL writes an array; NULL where there are none."""
+def unchanged(changes: TableChanges) -> pa.StringArray:
+    """The names of columns whose values are missing, as PostgreSQL writes an array; NULL where there are none."""
+    new, relation = changes.new, changes.relation
     if not new.unchanged:
         return pa.nulls(len(new), pa.string())
     found: list[str | None] = [None] * len(new)

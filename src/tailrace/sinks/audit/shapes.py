@@ -14,15 +14,26 @@ _CREATE = """
 CREATE TABLE IF NOT EXISTS {shapes} (
     sink text NOT NULL,
     oid bigint NOT NULL,
+    schema text NOT NULL,
+    "table" text NOT NULL,
     since bigint NOT NULL,
+    key text[] NOT NULL,
     columns jsonb NOT NULL,
     PRIMARY KEY (sink, oid)
 );
 COMMENT ON TABLE {shapes} IS 'Tailrace: from which commit on the columns of a table have had their names';
 """
 
-Columns = dict[str, int | None]
-"""Name → `attnum`."""
+
+@dataclass(frozen=True)
+class Shape:
+    since: int
+    """The first commit under it."""
+    schema: str
+    table: str
+    key: tuple[str, ...]
+    columns: dict[str, int | None]
+    """Name → `attnum`."""
 
 
 @dataclass
@@ -30,7 +41,9 @@ class Shapes:
     connection: Connection
     schema: str
     sink: str
-    _known: dict[int, tuple[int, Columns]] | None = None
+    is_kept: bool = True
+    """At the destination, from one run to the next."""
+    _known: dict[int, Shape] | None = None
 
     @property
     def _table(self) -> sql.Identifier:
@@ -43,26 +56,40 @@ class Shapes:
         """What a transaction that failed had met: the destination is asked again."""
         self._known = None
 
-    def _load(self) -> dict[int, tuple[int, Columns]]:
+    def known(self) -> dict[int, Shape]:
+        """By oid."""
         if self._known is None:
-            query = sql.SQL("SELECT oid, since, columns FROM {} WHERE sink = %s").format(self._table)
-            rows = self.connection.execute(query, [self.sink]).fetchall()
-            self._known = {oid: (since, columns) for oid, since, columns in rows}
+            self._known = {}
+            query = sql.SQL('SELECT oid, since, schema, "table", key, columns FROM {} WHERE sink = %s')
+            for oid, since, schema, table, key, columns in (
+                self.connection.execute(query.format(self._table), [self.sink]) if self.is_kept else ()
+            ):
+                self._known[oid] = Shape(since, schema, table, tuple(key), columns)
         return self._known
 
     def meet(self, relation: Relation, commit_lsn: int) -> None:
-        columns: Columns = {column.name: column.number for column in relation.columns}
-        known = self._load().get(relation.oid)
-        if known is not None and known[1] == columns:
+        columns = {column.name: column.number for column in relation.columns}
+        known = self.known().get(relation.oid)
+        since = known.since if known is not None and known.columns == columns else commit_lsn
+        shape = Shape(since, relation.schema, relation.name, relation.key, columns)
+        if shape == known:
             return
-        self._load()[relation.oid] = commit_lsn, columns
-        self.connection.execute(
-            sql.SQL(
-                "INSERT INTO {} (sink, oid, since, columns) VALUES (%s, %s, %s, %s::jsonb)"
-                " ON CONFLICT (sink, oid) DO UPDATE SET since = excluded.since, columns = excluded.columns"
-            ).format(self._table),
-            [self.sink, relation.oid, commit_lsn, json.dumps(columns)],
-        )
+        self.known()[relation.oid] = shape
+        if self.is_kept:
+            self.connection.execute(
+                sql.SQL(
+                    'INSERT INTO {} (sink, oid, since, schema, "table", key, columns)'
+                    " VALUES (%s, %s, %s, %s, %s, %s, %s::jsonb) ON CONFLICT (sink, oid) DO UPDATE SET"
+                    ' since = excluded.since, schema = excluded.schema, "table" = excluded."table",'
+                    " key = excluded.key, columns = excluded.columns"
+                ).format(self._table),
+                [self.sink, relation.oid, since, shape.schema, shape.table, list(shape.key), json.dumps(columns)],
+            )
 
     def since(self, oid: int) -> int:
-        return self._load()[oid][0]
+        return self.known()[oid].since
+
+    def key_of(self, schema: str, table: str) -> tuple[str, ...]:
+        """Of the table that last had this name; nothing where none had."""
+        found = [s for s in self.known().values() if (s.schema, s.table) == (schema, table)]
+        return max(found, key=lambda s: s.since).key if found else ()

@@ -11,13 +11,15 @@ from typing import Any, ClassVar, Final, Literal
 import psycopg
 from psycopg import sql
 
+from tailrace import settings
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import origin
 from tailrace.sinks import Context
 from tailrace.sinks.audit import filling, functions
 from tailrace.sinks.audit.context import Range
 from tailrace.sinks.audit.pieces import Piece, Stitching, held, piece
-from tailrace.sinks.audit.rows import FIELDS, Source
+from tailrace.sinks.audit.register import Register
+from tailrace.sinks.audit.rows import FIELDS, Manner, Source
 from tailrace.sinks.audit.shapes import Shapes
 from tailrace.sinks.audit.table import ChangesTable
 from tailrace.sinks.base import Parallel, Part, State, Step
@@ -66,7 +68,7 @@ class AuditSink:
     def __init__(self, name: str, options: AuditOptions, context: Context) -> None:
         self.name = name
         self._options = options.checked()
-        self._place = _place(options.table)
+        self._place = place(options.table)
         self._store = context.store
         self._source = Source("", "")
         self._inserts = options.inserts or "INSERT"
@@ -78,7 +80,7 @@ class AuditSink:
     def open(self) -> State:
         self.close()
         options = self._options
-        self._source = self._read_source()
+        self._source = source_of(self._store)
         with classified():
             connection = options.connect()
             try:
@@ -93,9 +95,13 @@ class AuditSink:
                     functions.create(table, options.schema)
                     shapes = Shapes(connection, options.schema, self.name)
                     shapes.create()
+                    register = Register(connection, options.schema, self.name)
+                    register.create()
                 self._inserts = options.inserts or table.spelling()
                 end = table.end(self._source.database)
-                self._session = _Session(connection, ledger, table, Types(connection), Scratch(connection), shapes, end)
+                self._session = _Session(
+                    connection, ledger, table, Types(connection), Scratch(connection), shapes, register, end
+                )
                 return ledger.state()
             except BaseException:
                 connection.close()
@@ -108,7 +114,7 @@ class AuditSink:
         pass
 
     def stage(self, part: Part) -> Receipt:
-        queued_at = datetime.now(UTC).isoformat()
+        manner = Manner(self._source, self._inserts, datetime.now(UTC).isoformat())
         stage = Stage(prefix(self.name), self._options.schema)
         stitching = Stitching()
         pieces = []
@@ -119,7 +125,7 @@ class AuditSink:
 
             for some in held(part.chunks):
                 contexts = stitching.contexts(some)
-                found = piece(some, contexts, self._source, queued_at, self._inserts, put)
+                found = piece(some, contexts, manner, put)
                 pieces += [found] if found is not None else []
         stitching.finish()
         return Receipt(tuple(pieces), tuple(stitching.late))
@@ -148,8 +154,10 @@ class AuditSink:
     def tend(self) -> None:
         session = self._opened()
         if self._options.keep_days is not None:
+            cutoff = datetime.now(UTC) - timedelta(days=self._options.keep_days)
             with classified():
-                session.table.drop_before(datetime.now(UTC) - timedelta(days=self._options.keep_days), _DELETED_AT_ONCE)
+                session.register.keep_since(cutoff)
+                session.table.drop_before(cutoff, _DELETED_AT_ONCE)
 
     def rewind(self, state: State) -> None:
         session = self._opened()
@@ -157,6 +165,8 @@ class AuditSink:
             before = session.ledger.state()
             session.ledger.admit(before.tables, state.tables)
             session.ledger.move(state)
+            if state.cursor is not None:
+                session.register.begin(state.cursor)
         session.end = session.table.end(self._source.database)
 
     def close(self) -> None:
@@ -172,7 +182,8 @@ class AuditSink:
         if some.plain is not None:
             self._insert(session, some.plain, is_again=is_again)
         for oid, lacking in some.lacking:
-            written = filling.insert(session.table, self._brought(session, lacking), session.shapes.since(oid))
+            brought, since = self._brought(session, lacking), session.shapes.since(oid)
+            written = filling.insert(session.connection, session.table.identifier, brought, since)
             self._check(written, lacking, is_again=is_again)
 
     def _insert(self, session: _Session, plain: Rows, *, is_again: bool) -> None:
@@ -203,11 +214,6 @@ class AuditSink:
             return sql.Identifier(self._options.schema, found.table)
         return session.scratch.fill(session.types, found, self._options.table)
 
-    def _read_source(self) -> Source:
-        own = self._store
-        raw: Mapping[str, Any] = origin.load(Store.open(own.url, own.options)) or {}
-        return Source(str(raw.get("system_id", "")), str(raw.get("database", "")))
-
     def _opened(self) -> _Session:
         assert self._session is not None, "open() comes first"
         return self._session
@@ -221,11 +227,18 @@ class _Session:
     types: Types
     scratch: Scratch
     shapes: Shapes
+    register: Register
     end: int
     """The last commit that is in the table when the sink is opened or rewound."""
 
 
-def _place(name: str) -> tuple[str, str]:
+def source_of(store: settings.Store) -> Source:
+    """Whose log it is."""
+    raw: Mapping[str, Any] = origin.load(Store.open(store.url, store.options)) or {}
+    return Source(str(raw.get("system_id", "")), str(raw.get("database", "")))
+
+
+def place(name: str) -> tuple[str, str]:
     found = re.fullmatch(r"(?:([A-Za-z_]\w{0,62})\.)?([A-Za-z_]\w{0,54})", name)
     if found is None:
         raise ConfigError(f"table {name!r} is no name for a table", "such as public.changes: letters, digits and _")

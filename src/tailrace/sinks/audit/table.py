@@ -10,6 +10,7 @@ from typing import Final
 
 from psycopg import sql
 
+from tailrace.change import OWN
 from tailrace.errors import SinkRefused
 from tailrace.sinks.audit.context import Range
 from tailrace.sinks.postgres.destination import Connection
@@ -54,9 +55,7 @@ _INDEXES: Final = {
     "context": ("USING gin (context jsonb_path_ops)", ""),
     "unchanged": ("(commit_position)", "WHERE unchanged IS NOT NULL"),
 }
-OWN: Final = "Tailrace: "
-"""How the comment of a table of ours begins: capture leaves such tables out."""
-_COMMENT: Final = OWN + "what happened to the rows of other tables"
+_COMMENT: Final = f"{OWN} what happened to the rows of other tables"
 
 
 @dataclass(frozen=True)
@@ -121,11 +120,14 @@ class ChangesTable:
 
     def _add_columns(self) -> None:
         rows = self.connection.execute(
-            "SELECT attname, attnotnull FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+            "SELECT attname, attnotnull, atthasdef FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
             " AND NOT attisdropped",
             [self.identifier.as_string(self.connection)],
         ).fetchall()
-        there = dict(rows)
+        there = {name: is_required for name, is_required, _ in rows}
+        if ("created_at", False) in {(name, has_default) for name, _, has_default in rows}:
+            default = sql.SQL("ALTER TABLE {} ALTER COLUMN created_at SET DEFAULT now()")
+            self.connection.execute(default.format(self.identifier))
         for name, kind in _COLUMNS.items():
             if name not in there:
                 _log.info("%s: adding column %s", self.text, name)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SinkError, SinkRefused
 from tailrace.sinks.iceberg.failure import classified
@@ -41,6 +42,7 @@ class Catalog:
         assert context._jvm is not None
         self._gateway = context._gateway
         self._jvm: Any = context._jvm
+        self._session: Any = SparkSession(context)._jsparkSession
         self._identifiers: dict[tuple[str, str], Any] = {}
         if options.catalog_kind == "sqlite":
             _make_directory(options)
@@ -58,7 +60,10 @@ class Catalog:
 
     def actions(self) -> Any:
         """What Iceberg has for Spark to do."""
-        return self.java.SparkActions.get()
+        # Java's thread may remember a session that was stopped, and its own threads ask it which one there is.
+        session = self._jvm.org.apache.spark.sql.classic.SparkSession
+        session.setActiveSession(self._session)
+        return self.java.SparkActions.get(self._session)
 
     def map(self, entries: Mapping[str, str]) -> Any:
         found = self._jvm.java.util.HashMap()

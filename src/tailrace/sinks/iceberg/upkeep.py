@@ -126,6 +126,10 @@ def compact(lake: Lake, table: LakeTable, file_bytes: int, limit: int) -> tuple[
         action = action.snapshotProperty(key, text)
     done = action.execute()
     table.refresh()
+    if failed := int(done.failedDataFilesCount()):
+        _log.warning(
+            "%s: %s files could not be rewritten; Spark's log says why, and it is tried again", table.name, failed
+        )
     return int(done.rewrittenDataFilesCount()), int(done.addedDataFilesCount())
 
 

@@ -1,0 +1,118 @@
+"""The environment that Bemi and Zemi are run with, as settings: same names, same defaults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from tailrace.errors import ConfigError
+from tailrace.settings import Secret, Settings, Snapshot, Source, Store, check_source
+from tailrace.settings.reading import Faults
+
+SINK: Final = "audit"
+STORE: Final = "tailrace-log"
+"""In the working directory: it must outlive the process, as the slot does not send anything twice."""
+_MODES: Final = ("disable", "require", "verify-ca", "verify-full")
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+
+
+@dataclass(frozen=True)
+class Environment:
+    settings: Settings
+    log_level: int = logging.INFO
+    health_port: int | None = None
+    metrics_port: int | None = None
+    shutdown_timeout_s: float = 30.0
+    cleans_up: bool = False
+    """Drops slot and publication when it ends."""
+
+
+def read(environ: Mapping[str, str]) -> Environment:
+    """Every fault of it in one ConfigError."""
+    faults = Faults()
+    given = {name: value for name, value in environ.items() if value != ""}
+    source = _server(given, "DB_", {}, faults)
+    destination = _server(given, "DEST_DB_", source, faults)
+    tables = tuple([_pattern(name.strip()) for name in given.get("TABLES", "").split(",") if name.strip()])
+    name = environ.get("TAILRACE_STORE_URL") or Path(STORE).absolute().as_uri()
+    values: dict[str, Any] = {
+        "url": source["url"],
+        "password": Secret(source["password"]),
+        "sslmode": source["sslmode"],
+        "slot": given.get("SLOT_NAME", "tailrace"),
+        "publication": given.get("PUBLICATION_NAME", "tailrace"),
+        "tables": tables or ("*.*",),
+    }
+    if source["sslrootcert"]:
+        values["sslrootcert"] = Path(source["sslrootcert"])
+    check_source(values, faults)
+    sink = {
+        "type": "audit",
+        "name": SINK,
+        "url": destination["url"],
+        "password": destination["password"],
+        "sslmode": destination["sslmode"],
+        **({"sslrootcert": destination["sslrootcert"]} if destination["sslrootcert"] else {}),
+        **({"tables": list(tables)} if tables else {}),
+    }
+    level = given.get("LOG_LEVEL", "info").lower()
+    if level not in _LEVELS:
+        faults.add("LOG_LEVEL", f"is {level!r}: one of {', '.join(_LEVELS)}")
+    timeout = given.get("SHUTDOWN_TIMEOUT", "30").removesuffix("s")
+    if not timeout.isdecimal():
+        faults.add("SHUTDOWN_TIMEOUT", f"is {timeout!r}: a number of seconds")
+    ports = {name: _port(given, name, faults) for name in ("HEALTH_PORT", "METRICS_PORT")}
+    faults.raise_if_any("the environment")
+    # The table tells what happens from now on: nobody needs a copy of what was there.
+    settings = Settings(Source(**values), Store(url=name), snapshot=Snapshot(on_start=False), sinks=(sink,))
+    return Environment(
+        settings,
+        _LEVELS[level],
+        ports["HEALTH_PORT"],
+        ports["METRICS_PORT"],
+        float(timeout),
+        given.get("CLEANUP_ON_SHUTDOWN", "").lower() in ("true", "1", "yes"),
+    )
+
+
+def is_given(environ: Mapping[str, str]) -> bool:
+    return any(environ.get(f"DB_{name}") for name in ("HOST", "PORT", "NAME", "USER", "PASSWORD"))
+
+
+def _server(given: Mapping[str, str], prefix: str, defaults: Mapping[str, str], faults: Faults) -> dict[str, str]:
+    own = {
+        "host": given.get(f"{prefix}HOST", defaults.get("host", "127.0.0.1")),
+        "port": given.get(f"{prefix}PORT", defaults.get("port", "5432")),
+        "name": given.get(f"{prefix}NAME", defaults.get("name", "postgres")),
+        "user": given.get(f"{prefix}USER", defaults.get("user", "postgres")),
+        "password": given.get(f"{prefix}PASSWORD", defaults.get("password", "postgres")),
+        "sslmode": given.get(f"{prefix}SSL_MODE", defaults.get("sslmode", "disable")),
+        "sslrootcert": given.get(f"{prefix}SSL_ROOT_CERT", defaults.get("sslrootcert", "")),
+    }
+    if own["sslmode"] not in _MODES:
+        faults.add(f"{prefix}SSL_MODE", f"is {own['sslmode']!r}: one of {', '.join(_MODES)}")
+    if not own["port"].isdecimal() or not 0 < int(own["port"]) < 65536:
+        faults.add(f"{prefix}PORT", f"is {own['port']!r}: a port is a number from 1 to 65535")
+    host, user, name = (quote(own[key], safe="") for key in ("host", "user", "name"))
+    host = f"[{own['host']}]" if ":" in own["host"] else host
+    return own | {"url": f"postgresql://{user}@{host}:{own['port']}/{name}"}
+
+
+def _port(given: Mapping[str, str], name: str, faults: Faults) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) > 65535:
+        faults.add(name, f"is {text!r}: a port is a number up to 65535")
+        return None
+    return int(text)
+
+
+def _pattern(name: str) -> str:
+    if name.count(".") > 1:
+        raise ConfigError(f"TABLES: {name!r} is no table", "write schema.table, or table for one of public")
+    return name if "." in name else f"public.{name}"

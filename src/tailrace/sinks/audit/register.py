@@ -1,0 +1,87 @@
+"""What has to be known of a trail to prove it: where it begins, from when on its rows are kept, whose were erased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from psycopg import sql
+
+from tailrace.change import Lsn
+from tailrace.sinks.postgres.destination import Connection
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {trails} (
+    sink text PRIMARY KEY,
+    begins_at pg_lsn NOT NULL,
+    kept_since timestamptz
+);
+COMMENT ON TABLE {trails} IS
+    'Tailrace: from which commit on an audit trail has every change, and from which time on it still has them';
+CREATE TABLE IF NOT EXISTS {erasures} (
+    sink text NOT NULL,
+    schema text NOT NULL,
+    "table" text NOT NULL,
+    primary_key text NOT NULL,
+    columns text[],
+    erased_at timestamptz NOT NULL DEFAULT now(),
+    erased_by text NOT NULL DEFAULT session_user
+);
+COMMENT ON TABLE {erasures} IS 'Tailrace: rows whose values were erased from an audit trail, and which of them';
+"""
+
+
+@dataclass(frozen=True)
+class Register:
+    connection: Connection
+    schema: str
+    sink: str
+
+    @property
+    def trails(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, "trails")
+
+    @property
+    def erasures(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, "erasures")
+
+    def create(self) -> None:
+        self.connection.execute(sql.SQL(_CREATE).format(trails=self.trails, erasures=self.erasures))
+
+    def begin(self, lsn: Lsn) -> None:
+        """Told again from an earlier place on, it begins there."""
+        self.connection.execute(
+            sql.SQL(
+                "INSERT INTO {t} AS t (sink, begins_at) VALUES (%s, %s::pg_lsn) ON CONFLICT (sink)"
+                " DO UPDATE SET begins_at = excluded.begins_at WHERE excluded.begins_at < t.begins_at"
+            ).format(t=self.trails),
+            [self.sink, str(lsn)],
+        )
+
+    def keep_since(self, moment: datetime) -> None:
+        """Before rows that are older go: who looks meanwhile must not miss them."""
+        self.connection.execute(
+            sql.SQL(
+                "UPDATE {} SET kept_since = greatest(kept_since, %s) WHERE sink = %s"
+                " AND kept_since IS DISTINCT FROM greatest(kept_since, %s)"
+            ).format(self.trails),
+            [moment, self.sink, moment],
+        )
+
+    def extent(self) -> tuple[Lsn, datetime | None] | None:
+        """Where it begins, and from when on it is kept; None before anything was delivered."""
+        row = self.connection.execute(
+            sql.SQL("SELECT begins_at::text, kept_since FROM {} WHERE sink = %s").format(self.trails), [self.sink]
+        ).fetchone()
+        return (Lsn.parse(row[0]), row[1]) if row else None
+
+    def erase(self, table: tuple[str, str], keys: Sequence[str], columns: Sequence[str] | None) -> None:
+        for key in keys:
+            self.connection.execute(
+                sql.SQL(
+                    'INSERT INTO {} (sink, schema, "table", primary_key, columns) VALUES (%s, %s, %s, %s, %s)'
+                ).format(self.erasures),
+                [self.sink, *table, key, None if columns is None else list(columns)],
+            )

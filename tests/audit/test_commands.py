@@ -1,0 +1,314 @@
+"""`tailrace history`, `revert`, `audit verify` and `audit erase`, on a real trail."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests import oracle
+from tests.audit.trailing import Trailing, trailing, write_config
+from tests.fixtures.postgres import Database, drop_database, make_database
+
+from tailrace.cli import main
+from tailrace.embedded.postgres import Postgres
+
+_TABLES = """
+CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2), tags text[], details jsonb,
+                     placed_at timestamptz DEFAULT '2026-01-01');
+CREATE TABLE lines (order_id int REFERENCES orders, number int, body json, PRIMARY KEY (order_id, number),
+                    twice int GENERATED ALWAYS AS (number * 2) STORED);
+CREATE TABLE bare (n int, t text);
+ALTER TABLE orders REPLICA IDENTITY FULL;
+ALTER TABLE bare REPLICA IDENTITY FULL;
+"""
+
+
+@pytest.fixture
+def destination(postgres: Postgres) -> Iterator[Database]:
+    database = make_database(postgres)
+    yield database
+    drop_database(database)
+
+
+class Shell:
+    """Commands with the settings of one trail."""
+
+    def __init__(self, audited: Trailing, config: Path) -> None:
+        self.audited = audited
+        self.config = config
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        self.audited.follow()
+        result: Result = CliRunner().invoke(main, ["--config", str(self.config), *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+
+@pytest.fixture
+def shell(database: Database, destination: Database, tmp_path: Path) -> Iterator[Shell]:
+    database.execute(_TABLES)
+    with trailing(database, destination, tmp_path) as audited:
+        yield Shell(audited, write_config(tmp_path / "tailrace.toml", database, destination, audited.log.store.url))
+
+
+def _transaction(shell: Shell, *statements: str) -> int:
+    """Its number."""
+    connection = shell.audited.log.connection
+    with connection.transaction():
+        for statement in statements:
+            connection.execute(statement.encode())
+        row = connection.execute("SELECT pg_current_xact_id()::xid::text::int").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_a_rows_life(shell: Shell) -> None:
+    shell.audited.execute(
+        'BEGIN; SELECT pg_logical_emit_message(true, \'_bemi\', \'{"user": "ann", "request": 7}\');'
+        " INSERT INTO orders (id, status, amount) VALUES (42, 'new', 10.50); COMMIT",
+        "UPDATE orders SET status = 'paid', details = '{\"by\": [1, 2.50]}' WHERE id = 42",
+        "UPDATE orders SET id = 43 WHERE id = 42",
+        "INSERT INTO orders (id, status) VALUES (42, 'another')",
+        "DELETE FROM orders WHERE id = 43",
+        "INSERT INTO lines VALUES (42, 1, '{}')",
+    )
+    text = shell.run("history", "public.orders", "43")
+    assert "another" not in text, "what had the key later is another row"
+    lines = text.splitlines()
+    assert [line.split()[1] for line in lines if not line.startswith(" ")] == ["INSERT", "UPDATE", "UPDATE", "DELETE"]
+    assert "user=ann request=7" in lines[0]
+    assert '    status   "new" → "paid"' in lines
+    assert '    details  null → {"by": [1, 2.50]}' in lines
+    assert "    id  42 → 43" in lines
+    told = [json.loads(line) for line in shell.run("history", "orders", "43", "--json").splitlines()]
+    assert told[1]["changed"] == {
+        "status": {"from": "new", "to": "paid"},
+        "details": {"from": None, "to": {"by": [1, 2.5]}},
+    }
+    assert told[3]["row"] is None
+    as_of = shell.run("history", "orders", "43", "--as-of", told[1]["committed_at"], "--json")
+    assert json.loads(as_of)["status"] == "paid"
+    assert "it was not there" in shell.run("history", "orders", "43", "--as-of", "2126-01-01")
+    assert "not heard of yet" in shell.run("history", "orders", "43", "--as-of", "2020-01-01")
+    assert "INSERT" in shell.run("history", "lines", "42", "1")
+    assert "nothing about public.orders 7" in shell.run("history", "orders", "7", code=2)
+
+
+def test_undone_as_shown(shell: Shell) -> None:
+    connection = shell.audited.log.connection
+    shell.audited.execute(
+        "INSERT INTO orders (id, status, amount, tags, details) VALUES"
+        " (1, 'new', 1.10, '{a,\"b c\"}', '\"text\"'), (2, 'new', 'NaN', NULL, 'null'), (3, 'gone', 0, '{}', '[]')",
+        "INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, NULL)",
+    )
+    before = {name: oracle.rows(connection, "public", name) for name in ("orders", "lines", "bare")}
+    xid = _transaction(
+        shell,
+        "UPDATE orders SET status = 'paid', tags = tags || '{x}', details = '{\"a\": 1}', placed_at = 'infinity'"
+        " WHERE id < 3",
+        "INSERT INTO orders (id) VALUES (4)",
+        "INSERT INTO lines VALUES (4, 1, '{\"k\" : 1}'), (4, 2, NULL)",
+        "DELETE FROM orders WHERE id = 3",
+        "UPDATE orders SET id = 9 WHERE id = 1",
+        "DELETE FROM bare WHERE ctid = (SELECT min(ctid) FROM bare)",
+        "UPDATE bare SET t = 'z' WHERE n = 2",
+    )
+    shown = shell.run("revert", "--xid", str(xid))
+    assert "not applied" in shown
+    assert "-- undoes 9 changes of one transaction" in shown
+    assert oracle.rows(connection, "public", "orders") != before["orders"], "shown, not done"
+    assert "applied" in shell.run("revert", "--xid", str(xid), "--apply")
+    for name, rows in before.items():
+        assert oracle.rows(connection, "public", name) == rows, name
+    told = shell.audited.rows()[-1]["context"]["tailrace_revert"]
+    assert told["xid"] == xid
+    assert told["transactions"] == [xid]
+    # It can itself be taken back.
+    shell.run("revert", "--context", f"tailrace_revert={json.dumps(told)}", "--apply")
+    assert oracle.rows(connection, "public", "orders") != before["orders"]
+
+
+def test_what_stands_in_the_way(shell: Shell) -> None:
+    connection = shell.audited.log.connection
+    shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')")
+    xid = _transaction(shell, "UPDATE orders SET status = 'paid'")
+    shell.audited.execute("UPDATE orders SET amount = 5 WHERE id = 2")
+    before = oracle.rows(connection, "public", "orders")
+    said = shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert "1 later change of the same rows: UPDATE of public.orders 2" in said
+    assert oracle.rows(connection, "public", "orders") == before
+    shell.run("revert", "--xid", str(xid), "--apply", "--force")
+    assert connection.execute("SELECT DISTINCT status FROM orders").fetchall() == [("new",)]
+    assert connection.execute("SELECT amount::text FROM orders WHERE id = 2").fetchall() == [("5.00",)]
+
+
+def test_what_the_trail_has_not_heard_of_yet(shell: Shell) -> None:
+    """The statements themselves notice: nothing is done, not even what was in order."""
+    connection = shell.audited.log.connection
+    shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new')")
+    xid = _transaction(shell, "UPDATE orders SET status = 'paid'")
+    shell.audited.follow()
+    follow = shell.audited.follow
+    shell.audited.follow = lambda: None  # type: ignore[method-assign]
+    shell.audited.execute("UPDATE orders SET status = 'sent' WHERE id = 1")
+    said = shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert "public.orders 1 is no longer as this change left it" in said
+    assert connection.execute("SELECT status FROM orders ORDER BY id").fetchall() == [("sent",), ("paid",)]
+    shell.audited.follow = follow  # type: ignore[method-assign]
+
+
+def test_what_cannot_be_undone(shell: Shell) -> None:
+    shell.audited.execute(
+        "CREATE TABLE keyed (id int PRIMARY KEY, n int, t text)",
+        "INSERT INTO keyed SELECT g, g FROM generate_series(1, 3) g",
+    )
+    shell.audited.follow()
+    known = _transaction(shell, "UPDATE keyed SET n = 9 WHERE id = 1", "DELETE FROM keyed WHERE id = 2")
+    shell.run("revert", "--xid", str(known), "--apply")
+    rows = shell.audited.log.connection.execute("SELECT id, n FROM keyed ORDER BY id").fetchall()
+    assert rows == [(1, 1), (2, 2), (3, 3)], "the change before says what PostgreSQL did not send"
+    shell.audited.trail.database.execute("DELETE FROM changes WHERE \"table\" = 'keyed' AND primary_key = '3'")
+    unknown = _transaction(shell, "DELETE FROM keyed WHERE id = 3")
+    assert "cannot be brought back whole" in shell.run("revert", "--xid", str(unknown), code=1)
+    emptied = _transaction(shell, "TRUNCATE keyed")
+    assert "TRUNCATE of public.keyed has no rows" in shell.run("revert", "--xid", str(emptied), code=1)
+    for arguments, words in (
+        ([], "which changes?"),
+        (["--key", "1"], "of which table?"),
+        (["--context", "x"], "no NAME=VALUE"),
+        (["--xid", "1"], "no change is like that"),
+        (["--position", "nonsense"], "is not an LSN"),
+    ):
+        assert words in shell.run("revert", *arguments, code=2)
+
+
+def test_masked_values_are_not_written_back(database: Database, destination: Database, tmp_path: Path) -> None:
+    database.execute(_TABLES)
+    mask = {"public.orders.status": "redact"}
+    with trailing(database, destination, tmp_path, mask=mask) as audited:
+        store = audited.log.store.url
+        config = write_config(tmp_path / "tailrace.toml", database, destination, store)
+        config.write_text(config.read_text() + '\nmask = {"public.orders.status" = "redact"}')
+        shell = Shell(audited, config)
+        audited.execute("INSERT INTO orders (id, status) VALUES (1, 'secret')")
+        xid = _transaction(shell, "DELETE FROM orders")
+        assert "status is masked in the trail" in shell.run("revert", "--xid", str(xid), code=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: int) -> None:
+    """As if they had never been, where no conflict was reported."""
+    rng = random.Random(seed)
+    work = list(_random_work(rng))
+    xids = [_transaction(shell, *statements) for statements in work]
+    shell.audited.follow()
+    undone = set()
+    for number in rng.sample(range(len(work)), 25):
+        shell.audited.follow()
+        arguments = ["--config", str(shell.config), "revert", "--xid", str(xids[number]), "--apply"]
+        result = CliRunner().invoke(main, arguments)
+        if result.exit_code == 0:
+            undone.add(number)
+        else:
+            assert "later change" in result.output or "no change is like that" in result.output, result.output
+    assert len(undone) > 5
+    other = make_database(postgres)
+    other.execute(_TABLES)
+    with other.connect() as connection:
+        for number, statements in enumerate(work):
+            if number not in undone:
+                for statement in statements:
+                    connection.execute(statement.encode())
+        for name in ("orders", "lines", "bare"):
+            expected = oracle.rows(connection, "public", name)
+            assert oracle.rows(shell.audited.log.connection, "public", name) == expected, name
+    drop_database(other)
+    shell.audited.assert_tells()
+
+
+def _random_work(rng: random.Random) -> Iterator[list[str]]:
+    """Every statement changes a row, to what depends on nothing: who comes later has changed what another left."""
+    there: set[int] = set()
+    for number in range(40):
+        found = []
+        for _ in range(rng.randint(1, 4)):
+            key = rng.randint(1, 60)
+            if key not in there:
+                there.add(key)
+                found.append(
+                    f"INSERT INTO orders (id, status, amount, tags) VALUES ({key}, 's{number}', {number}.5, '{{t}}')"
+                )
+            elif rng.random() < 0.6:
+                details = f'{{"n": {number}.10}}'
+                found.append(f"UPDATE orders SET status = 'u{number}', details = '{details}' WHERE id = {key}")
+            else:
+                there.remove(key)
+                found.append(f"DELETE FROM orders WHERE id = {key}")
+        yield found
+
+
+def test_proved(shell: Shell) -> None:
+    trail = shell.audited.trail.database
+    for number in range(30):
+        shell.audited.execute(
+            f"INSERT INTO orders (id, status, amount) VALUES ({number}, 's', 1.5)",
+            f"UPDATE orders SET amount = amount + {number} WHERE id <= {number}",
+        )
+        if number % 7 == 0:
+            shell.audited.follow()
+    assert "the table says what the log says" in shell.run("audit", "verify")
+    tampered = [
+        ("UPDATE changes SET after = after || '{\"amount\": 1}' WHERE", 3, "after differ"),
+        ("UPDATE changes SET context = '{\"user\": 1}' WHERE", 4, "context differ"),
+        ("UPDATE changes SET unchanged = '{amount}', after = after || '{\"amount\": 2}' WHERE", 5, "after differ"),
+        ("DELETE FROM changes WHERE", 6, "the log has it, the trail does not"),
+        ("UPDATE changes SET committed_at = committed_at + '1 s' WHERE", 7, "committed_at differ"),
+        (
+            'INSERT INTO changes SELECT gen_random_uuid(), database, schema, "table", operation, before, after,'
+            " context, '99', committed_at, position, queued_at, created_at, xid, commit_position, 77"
+            " FROM changes WHERE",
+            *(8, "the trail has it, the log does not"),
+        ),
+    ]
+    for number, (statement, key, words) in enumerate(tampered, 1):
+        trail.execute(f"{statement} primary_key = '{key}' AND operation = 'INSERT'")
+        said = shell.run("audit", "verify", code=1)
+        assert words in said
+        assert f"differs from the log in {number} of" in said
+
+
+def test_erased_and_still_proved(shell: Shell) -> None:
+    trail = shell.audited.trail.database
+    shell.audited.execute(
+        "INSERT INTO orders (id, status, amount) VALUES (1, 'secret', 1), (2, 'other', 2)",
+        "UPDATE orders SET status = 'secret too' WHERE id = 1",
+        "UPDATE orders SET id = 5 WHERE id = 1",
+    )
+    shell.run("audit", "erase", "orders", "5", "--column", "status", "--yes")
+    assert trail.rows("SELECT count(*) FROM changes WHERE changes::text LIKE '%secret%'") == [(0,)]
+    assert trail.rows("SELECT after ->> 'status' FROM changes WHERE primary_key = '2'") == [("other",)]
+    said = shell.run("audit", "verify")
+    assert "2 rows whose values were erased" in said
+    shell.audited.execute("UPDATE orders SET amount = 3 WHERE id = 5")
+    shell.run("audit", "verify")
+    trail.execute("UPDATE changes SET after = after || '{\"amount\": 9}' WHERE primary_key = '5'")
+    shell.run("audit", "verify", code=1)
+    for arguments, words in (
+        (["orders", "5", "--column", "id"], "identifies the row"),
+        (["orders", "5", "--column", "nothing"], "never had nothing"),
+        (["orders", "77"], "nothing about"),
+    ):
+        assert words in shell.run("audit", "erase", *arguments, "--yes", code=2)
+
+
+def test_without_a_trail(tmp_path: Path) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text('[source]\nurl = "postgresql://x/y"\n[store]\nurl = "file:///tmp/none"')
+    result: Any = CliRunner().invoke(main, ["--config", str(config), "history", "t", "1"])
+    assert result.exit_code == 2
+    assert "no sink of the type audit" in result.output

@@ -1,0 +1,307 @@
+"""What the table `changes` says, as its readers rely on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.audit.trailing import Trailing, trailing
+from tests.contract.audited import UNCHANGED
+from tests.e2e.captured import eventually
+from tests.fixtures.postgres import Database, drop_database, make_database
+
+from tailrace import settings, sinks
+from tailrace.embedded.postgres import Postgres
+from tailrace.errors import ConfigError, SinkRefused
+from tailrace.log.reader import LogReader
+
+_LONG = "repeat(md5('x'), 400)"
+
+
+@pytest.fixture
+def destination(postgres: Postgres) -> Iterator[Database]:
+    database = make_database(postgres)
+    yield database
+    drop_database(database)
+
+
+@pytest.fixture
+def audited(database: Database, destination: Database, tmp_path: Path) -> Iterator[Trailing]:
+    database.execute(
+        f"""
+        CREATE TABLE t (id int PRIMARY KEY, n int, body text);
+        ALTER TABLE t ALTER body SET STORAGE EXTERNAL;
+        CREATE TABLE pairs (a int, b text, n int, PRIMARY KEY (a, b));
+        CREATE TABLE whole (id int PRIMARY KEY, body text);
+        ALTER TABLE whole ALTER body SET STORAGE EXTERNAL, REPLICA IDENTITY FULL;
+        INSERT INTO t VALUES (100, 0, {_LONG});
+        """
+    )
+    with trailing(database, destination, tmp_path) as found:
+        yield found
+
+
+def _say(context: object) -> str:
+    return f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
+
+
+def test_contexts(audited: Trailing) -> None:
+    """Before the rows, after them, between them; several; of a savepoint that was rolled back; of nobody."""
+    audited.execute(
+        f"BEGIN; {_say({'n': 1})}; INSERT INTO t VALUES (1), (2); INSERT INTO pairs VALUES (1, 'a'); COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (3); {_say({'n': 2})}; COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (4); {_say({'n': 3})}; INSERT INTO t VALUES (5); COMMIT",
+        f"BEGIN; {_say({'n': 4})}; INSERT INTO t VALUES (6); {_say({'n': 5})}; INSERT INTO t VALUES (7); COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (8); {_say({'n': 6})}; INSERT INTO t VALUES (9); {_say({'n': 7})}; COMMIT",
+        f"BEGIN; {_say({'n': 8})}; SAVEPOINT s; {_say({'n': 9})}; INSERT INTO t VALUES (0); ROLLBACK TO s;"
+        " INSERT INTO t VALUES (10); COMMIT",
+        f"BEGIN; SAVEPOINT s; {_say({'n': 10})}; ROLLBACK TO s; INSERT INTO t VALUES (11); COMMIT",
+        "INSERT INTO t VALUES (12)",
+        "SELECT pg_logical_emit_message(false, '_bemi', '{\"n\": 99}')",
+        "BEGIN; SELECT pg_logical_emit_message(true, 'other', '{}'); INSERT INTO t VALUES (13); COMMIT",
+        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', 'no json'); INSERT INTO t VALUES (14); COMMIT",
+        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '\\x00ff'::bytea); INSERT INTO t VALUES (15); COMMIT",
+    )
+    found = {row["primary_key"]: row["context"] for row in audited.rows()}
+    said = {key: value["n"] for key, value in found.items() if isinstance(value, dict)}
+    assert said == {
+        "1": 1,
+        "2": 1,
+        '[1, "a"]': 1,
+        "3": 2,
+        "4": 3,
+        "5": 3,
+        "6": 4,
+        "7": 5,
+        "8": 6,
+        "9": 7,
+        "10": 8,
+    }
+    assert [found[str(n)] for n in (11, 12, 13)] == [None] * 3
+    assert (found["14"], found["15"]) == ("no json", "\\x00ff")
+
+
+def test_values_that_were_not_sent(audited: Trailing) -> None:
+    """Known from the change before, in this step or an earlier one, under another key; else marked, never null."""
+    audited.execute(
+        f"INSERT INTO t VALUES (1, 1, {_LONG})",
+        f"INSERT INTO whole VALUES (1, {_LONG})",
+        "UPDATE t SET n = 2",
+    )
+    audited.follow()
+    audited.execute(
+        "UPDATE t SET n = 3 WHERE id = 1",
+        "BEGIN; UPDATE t SET id = 2 WHERE id = 1; UPDATE t SET n = 4 WHERE id = 2; COMMIT",
+        "UPDATE whole SET id = 2",
+    )
+    audited.follow()
+    audited.execute(
+        "UPDATE t SET n = 5 WHERE id = 2",
+        "BEGIN; UPDATE t SET body = 'short' WHERE id = 2; UPDATE t SET n = 6 WHERE id = 2; COMMIT",
+    )
+    audited.assert_tells()
+    long = audited.source.rows(f"SELECT {_LONG}")[0][0]
+    rows = audited.rows()
+    bodies = [(r["after"]["n"], r["after"]["body"]) for r in rows if r["table"] == "t" and r["primary_key"] != "100"]
+    assert bodies == [
+        *((n, long) for n in (1, 2, 3, 3, 4, 5)),
+        *((n, "short") for n in (5, 6)),
+    ]
+    assert {row["after"]["body"] for row in rows if row["table"] == "whole"} == {long}
+    (unknown,) = [row for row in rows if row["primary_key"] == "100"]
+    assert unknown["after"]["body"] == UNCHANGED
+    assert unknown["unchanged"] == ["body"]
+
+
+def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -> None:
+    audited.execute(
+        "CREATE TABLE r (id int PRIMARY KEY, n int, a text, b text)",
+        "ALTER TABLE r ALTER a SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL",
+        "INSERT INTO r VALUES (1, 1, repeat('a', 9000), repeat('b', 9000))",
+    )
+    audited.follow()
+    audited.execute("ALTER TABLE r DROP a; ALTER TABLE r RENAME b TO a", "UPDATE r SET n = 2")
+    (_, row) = audited.rows("r")
+    assert row["after"]["a"] == UNCHANGED
+    assert row["unchanged"] == ["a"]
+
+
+def test_keys(audited: Trailing) -> None:
+    audited.execute(
+        "INSERT INTO pairs VALUES (1, 'a', 1)",
+        "UPDATE pairs SET n = 2",
+        "UPDATE pairs SET b = 'c, \"d'",
+        "DELETE FROM pairs",
+        "CREATE TABLE bare (n int)",
+        "ALTER TABLE bare REPLICA IDENTITY FULL",
+        "INSERT INTO bare VALUES (1)",
+        "TRUNCATE t, whole",
+    )
+    found = [(row["operation"], row["primary_key"], row["previous_key"], row["before"]) for row in audited.rows()]
+    moved = '[1, "c, \\"d"]'
+    key = {"a": 1, "b": "a"}
+    assert found == [
+        ("INSERT", '[1, "a"]', None, None),
+        ("UPDATE", '[1, "a"]', None, key),
+        ("UPDATE", moved, '[1, "a"]', key),
+        ("DELETE", moved, None, {"a": 1, "b": 'c, "d'}),
+        ("INSERT", None, None, None),
+        ("TRUNCATE", None, None, None),
+        ("TRUNCATE", None, None, None),
+    ]
+    assert len({row["commit_position"] for row in audited.rows()[-2:]}) == 1
+    audited.assert_tells()
+
+
+def test_json_beyond_jsonb(audited: Trailing) -> None:
+    """What jsonb does not take stays as its text: nothing is lost, and nothing stops."""
+    texts = ['{"a": "\\u0000"}', '"\\ud800"', '{"a": 1e200000}', '{"a": 1e-20000}', '["\\\\u0000"]', '{"a": 1.50}']
+    audited.execute("CREATE TABLE j (id int PRIMARY KEY, v json)")
+    for number, text in enumerate(texts):
+        audited.execute(f"INSERT INTO j VALUES ({number}, $${text}$$)")
+    found = [row["after"]["v"] for row in audited.rows("j")]
+    assert found == [*texts[:4], ["\\u0000"], {"a": 1.5}]
+    exact = audited.trail.database.rows("SELECT after #>> '{v,a}' FROM changes WHERE primary_key = '5'")
+    assert exact == [("1.50",)]
+
+
+def test_into_the_database_that_is_captured(database: Database, tmp_path: Path) -> None:
+    """FOR ALL TABLES has the trail in it: it is never captured, and so never tells of itself."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with trailing(database, database, tmp_path) as audited:
+        for number in range(5):
+            audited.execute(f"INSERT INTO t VALUES ({number})")
+            assert len(audited.rows()) == number + 1
+        audited.assert_tells()
+        assert {change.table for change in audited.log.changes()} == {"t"}
+        reader = LogReader(audited.log.store)
+        header = reader.awaited_header(audited.stepper.offset().segment)
+        before = reader.end_lsn()
+        eventually(lambda: reader.end_lsn() > before)
+        assert header is not None
+        assert {change.table for change in audited.log.changes()} == {"t"}
+
+
+_BEMI = """
+CREATE TABLE changes (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    database varchar(255) NOT NULL, schema varchar(255) NOT NULL, "table" varchar(255) NOT NULL,
+    operation text NOT NULL, before jsonb NOT NULL, after jsonb NOT NULL, context jsonb NOT NULL,
+    primary_key varchar(255), committed_at timestamptz NOT NULL, queued_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL, position bigint NOT NULL
+);
+INSERT INTO changes (database, schema, "table", operation, before, after, context, primary_key, committed_at,
+                     queued_at, created_at, position)
+VALUES ('d', 'public', 't', 'CREATE', '{}', '{"id": 1}', '{}', '1', now(), now(), now(), 1)
+"""
+
+
+def test_a_table_that_bemi_made(database: Database, destination: Database, tmp_path: Path) -> None:
+    """It stays, with its rows and its way to call an insert; what is missing is added."""
+    destination.execute(_BEMI)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with trailing(database, destination, tmp_path) as audited:
+        audited.execute("INSERT INTO t VALUES (2)", "DELETE FROM t")
+        audited.follow()
+    found = destination.rows("SELECT operation, primary_key, after, before FROM changes ORDER BY position")
+    assert found == [
+        ("CREATE", "1", {"id": 1}, {}),
+        ("CREATE", "2", {"id": 2}, None),
+        ("DELETE", "2", None, {"id": 2}),
+    ]
+    kept = destination.rows("SELECT count(*) FROM changes WHERE commit_position IS NULL")
+    assert kept == [(1,)]
+
+
+def test_masked(database: Database, destination: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, email text, note text); ALTER TABLE t REPLICA IDENTITY FULL")
+    more = {"mask": {"public.t.email": "redact"}, "columns": {"public.t": "-note"}}
+    with trailing(database, destination, tmp_path, **more) as audited:
+        audited.execute("INSERT INTO t VALUES (1, 'a@example.com', 'x')", "UPDATE t SET email = 'b@example.com'")
+        assert [(row["before"], row["after"]) for row in audited.rows()] == [
+            (None, {"id": 1, "email": "***"}),
+            ({"id": 1, "email": "***"}, {"id": 1, "email": "***"}),
+        ]
+    dump = destination.rows("SELECT changes::text FROM changes")
+    assert "example" not in str(dump)
+
+
+@pytest.mark.parametrize("partition", ["none", "month"])
+def test_what_is_older_than_is_kept(partition: str, database: Database, destination: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with trailing(database, destination, tmp_path, partition=partition, keep_days=40) as audited:
+        audited.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+        audited.follow()
+        if partition == "month":
+            destination.execute(
+                "CREATE TABLE changes_2020_01 PARTITION OF changes FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')"
+            )
+        destination.execute("UPDATE changes SET committed_at = '2020-01-15' WHERE primary_key = '1'")
+        audited.stepper.sink.tend()
+        assert [row["primary_key"] for row in audited.rows()] == ["2"]
+    tables = destination.rows("SELECT relname FROM pg_class WHERE relname LIKE 'changes_2%' AND relkind = 'r'")
+    assert len(tables) == (partition == "month")
+
+
+def test_whole_transactions_and_rows_as_they_were(audited: Trailing) -> None:
+    audited.execute(
+        f"BEGIN; {_say({'user': 7})}; INSERT INTO t VALUES (1, 1, 'a'); INSERT INTO pairs VALUES (1, 'x', 1); COMMIT",
+        "UPDATE t SET n = 2 WHERE id = 1",
+        "UPDATE t SET id = 5 WHERE id = 1",
+        "INSERT INTO t VALUES (6, 6, 'b')",
+        "DELETE FROM t WHERE id = 6",
+    )
+    times = [row["committed_at"] for row in audited.rows("t")]
+    audited.execute("TRUNCATE t")
+    audited.follow()
+    with audited.trail.database.connect() as connection:
+        (first,) = connection.execute(
+            "SELECT changes, tables, contexts, jsonb_array_length(details) FROM tailrace.transactions"
+            " ORDER BY commit_position LIMIT 1"
+        ).fetchall()
+        assert first == (2, ["public.pairs", "public.t"], [{"user": 7}], 2)
+
+        def row(key: str, moment: object) -> object:
+            query = "SELECT tailrace.row_as_of('public.t', %s, %s)"
+            return connection.execute(query, [key, moment]).fetchone()[0]  # type: ignore[index]
+
+        def table(moment: object) -> list[object]:
+            query = "SELECT primary_key, row -> 'n' FROM tailrace.table_as_of('t', %s) ORDER BY 1"
+            return connection.execute(query, [moment]).fetchall()
+
+        assert row("1", times[0]) == {"id": 1, "n": 1, "body": "a"}
+        assert row("1", times[1]) == {"id": 1, "n": 2, "body": "a"}
+        assert (row("1", times[2]), row("5", times[2])) == (None, {"id": 5, "n": 2, "body": "a"})
+        assert row("6", times[4]) is None
+        assert row("5", "infinity") is None
+        assert table(times[0]) == [("1", 1)]
+        assert table(times[3]) == [("5", 2), ("6", 6)]
+        assert table(times[4]) == [("5", 2)]
+        assert table("infinity") == []
+
+
+def test_settings_that_make_no_sense(destination: Database) -> None:
+    def configured(**more: object) -> None:
+        raw = {"type": "audit", "name": "a", "url": destination.url, **more}
+        sinks.configured(settings.Settings(store=settings.Store("file:///tmp/x"), sinks=(raw,)), {})
+
+    for more, words in (
+        ({"start": "snapshot"}, "changes alone"),
+        ({"table": "a b"}, "no name for a table"),
+        ({"inserts": "ADD"}, "INSERT"),
+        ({"keep_days": 0}, "keep_days"),
+        ({"url": ""}, "url is missing"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            configured(**more)
+
+
+def test_a_table_that_is_not_partitioned_stays_so(database: Database, destination: Database, tmp_path: Path) -> None:
+    destination.execute(_BEMI)
+    with (
+        pytest.raises(SinkRefused, match="is not partitioned"),
+        trailing(database, destination, tmp_path, partition="month"),
+    ):
+        pass

@@ -1,0 +1,67 @@
+"""A captured database and its audit trail, brought up to date whenever a test wants to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.contract.audited import Audited, Row
+from tests.contract.delivering import Delivering
+from tests.e2e.captured import Captured, captured
+from tests.fixtures.postgres import Database
+
+from tailrace import settings
+from tailrace.log import plan
+from tailrace.sinks.stepper import Stepper
+
+
+@dataclass
+class Trailing:
+    log: Captured
+    trail: Audited
+    stepper: Stepper
+    source: Database
+
+    def execute(self, *statements: str) -> None:
+        self.log.execute(*statements)
+
+    def follow(self) -> None:
+        self.log.catch_up()
+        self.stepper.deliver(plan.latest(self.stepper._reader))
+
+    def rows(self, table: str | None = None) -> list[Row]:
+        """The trail's, after it was brought up to date."""
+        self.follow()
+        return [row for row in self.trail.rows().values() if table in (None, row["table"])]
+
+    def assert_tells(self) -> None:
+        """Exactly what the log has."""
+        self.follow()
+        changes = list(self.log.changes())
+        begins = min(change.position.commit_lsn for change in changes)
+        assert self.stepper.state.cursor is not None
+        self.trail.assert_tells(changes, begins, self.stepper.state.cursor)
+
+
+@contextmanager
+def trailing(source: Database, destination: Database, directory: Path, **more: Any) -> Iterator[Trailing]:
+    """The trail begins with what happens from here on."""
+    with captured(source, directory) as log:
+        trail = Audited(destination, more)
+        delivering = Delivering(trail, settings.Store(log.store.url), name="audit")
+        with delivering.stepper() as stepper:
+            yield Trailing(log, trail, stepper, source)
+
+
+def write_config(path: Path, source: Database, destination: Database, store: str, **more: Any) -> Path:
+    """A tailrace.toml that has this trail."""
+    lines = [
+        *("[source]", f'url = "{source.url}"', "[store]", f'url = "{store}"'),
+        *("[[sink]]", 'type = "audit"', 'name = "audit"', f'url = "{destination.url}"'),
+        *(f"{key} = {value!r}" for key, value in more.items()),
+    ]
+    path.write_text("\n".join(lines))
+    return path
