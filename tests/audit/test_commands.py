@@ -103,7 +103,7 @@ def test_undone_as_shown(shell: Shell) -> None:
     connection = shell.audited.log.connection
     shell.audited.execute(
         "INSERT INTO orders (id, status, amount, tags, details) VALUES"
-        " (1, 'new', 1.10, '{a,\"b c\"}', '\"text\"'), (2, 'new', 'NaN', NULL, 'null'), (3, 'gone', 0, '{}', '[]')",
+        " (1, 'new', 1.10, '{a,\"b c\"}', '\"text\"'), (2, 'new', 'NaN', NULL, NULL), (3, 'gone', 0, '{}', '[]')",
         "INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, NULL)",
     )
     before = {name: oracle.rows(connection, "public", name) for name in ("orders", "lines", "bare")}
