@@ -8,7 +8,7 @@ import sys
 
 from bench.report import Report
 
-_PARTS = ("throughput", "latency", "snapshot", "replica", "delivery_latency", "spark_read", "lake", "query")
+_PARTS = ("throughput", "latency", "snapshot", "replica", "delivery_latency", "spark_read", "lake", "query", "audit")
 
 
 def main(names: list[str]) -> None:

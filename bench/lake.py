@@ -244,8 +244,7 @@ def _freshness(report: Report) -> None:
 
 
 def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
-    store = Store.open(store_url)
-    assert wait_until(lambda: sum(i.key.endswith("meta.json") for i in store.list("snapshots")) == 2, 60)
+    _await_snapshots(store_url)
     engine = _engine_for(None, store_url, lake)
     engine.start()
     ages: list[float] = []
@@ -269,12 +268,17 @@ def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
     return ages
 
 
+def _await_snapshots(store_url: str) -> None:
+    store = Store.open(store_url)
+    assert wait_until(lambda: sum(i.key.endswith("meta.json") for i in store.list("snapshots")) == 2, 60)
+
+
 def _newest(lake: Path) -> int:
     row = _duckdb().execute(f"SELECT max(id) FROM {_scan(lake, 'public.ticks')}").fetchone()
     return int(row[0] or 0) if row else 0
 
 
-_STEPS = 600
+_STEPS = 150
 
 
 def _upkeep(report: Report) -> None:
@@ -283,6 +287,7 @@ def _upkeep(report: Report) -> None:
         store, lake = f"{directory}/store", Path(directory) / "lake"
         _fill(source)
         with Capturing(source, store):
+            _await_snapshots(store)
             # As often as it can, instead of once a second: an hour's files do not take an hour.
             engine = _engine_for(None, store, lake, interval_ms=0, compact_bytes=0, history_minutes=1_000_000)
             engine.start()

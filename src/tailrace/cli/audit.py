@@ -68,7 +68,8 @@ def _run(given: Environment) -> None:
     http = Http(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
     ports = sorted({port for port in (given.health_port, given.metrics_port) if port is not None})
     with _cleaning_up(given):
-        supervise(invocation, given.settings, http, ports, grace_s=given.shutdown_timeout_s)
+        # With one half of it there is no trail: whoever started it must learn of that.
+        supervise(invocation, given.settings, http, ports, grace_s=given.shutdown_timeout_s, all_or_nothing=True)
     click.echo("stopped")
 
 

@@ -51,8 +51,10 @@ def supervise(
     ports: Collection[int],
     master: str | None = None,
     grace_s: float | None = None,
+    *,
+    all_or_nothing: bool = False,
 ) -> None:
-    """Until somebody wants it to end, or nothing is left that runs."""
+    """Until somebody wants it to end, or nothing is left that runs; with `all_or_nothing`, or something failed."""
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
     deliver = invocation.child("deliver", *(["--master", master] if master else []))
@@ -73,7 +75,7 @@ def supervise(
         showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
         showing.start()
         while not over.wait(_POLL_SECONDS):
-            if supervisor.is_over:
+            if supervisor.is_over or (all_or_nothing and supervisor.has_failed):
                 break
         failures = [child.failure for child in supervisor.children if child.state == "failed"]
         is_asked = over.is_set()

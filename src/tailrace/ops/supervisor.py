@@ -218,6 +218,11 @@ class Supervisor:
         """Nothing runs, and nothing will be started again."""
         return all(child.state in ("failed", "stopped") for child in self.children)
 
+    @property
+    def has_failed(self) -> bool:
+        """Something is down for good."""
+        return any(child.state == "failed" for child in self.children)
+
     def start(self) -> None:
         for child in reversed(self.children):
             child.start()

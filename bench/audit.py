@@ -1,0 +1,224 @@
+"""The audit trail: from a change's commit until it is in `changes`, in the manner that Zemi publishes its figures.
+
+A load runs at the source while capture (a process of its own) and the sink are at work; its clock ends when the last of
+its changes is in the table. The same load is run on a table with a trigger that writes a row for each change, and
+the same rows are written into a table like `changes` by psycopg's `executemany`: what else somebody could do.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from bench.delivery_latency import Capturing
+from bench.report import Report
+from tailrace import settings, sinks
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.spark.delivery import Engine
+
+_LIMIT_S = 300.0
+_COMMITS = 1000
+_WARMING = 300
+_PER_SECOND = 50
+
+_TABLE = "(id bigint PRIMARY KEY, customer int, status text, amount numeric(10, 2), note text)"
+_ROWS = "SELECT g, g % 1000, 'new', g % 100 + 0.5, 'note ' || g FROM generate_series"
+_TRIGGER = """
+CREATE TABLE trail (id bigserial PRIMARY KEY, "table" text, operation text, before jsonb, after jsonb,
+                    committed_at timestamptz DEFAULT now());
+CREATE INDEX ON trail ("table", ((coalesce(after, before)) ->> 'id'));
+CREATE FUNCTION audited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO trail ("table", operation, before, after)
+    VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(OLD), to_jsonb(NEW));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON triggered FOR EACH ROW EXECUTE FUNCTION audited();
+"""
+
+Load = Callable[[psycopg.Connection[Any], str, int], int]
+"""Works on a table, from an id on; gives how many changes it made."""
+
+
+def _inserts(connection: psycopg.Connection[Any], table: str, first: int) -> int:
+    """10,000 in transactions of ten, one after the other as fast as they go."""
+    with connection.pipeline():
+        for at in range(first, first + 10_000, 10):
+            connection.execute(f"INSERT INTO {table} {_ROWS}({at}, {at + 9}) g".encode())
+    return 10_000
+
+
+def _mixed(connection: psycopg.Connection[Any], table: str, first: int) -> int:
+    """Half inserts, three tenths updates, a fifth deletes, in transactions of ten."""
+    with connection.pipeline():
+        for at in range(first, first + 5_000, 5):
+            connection.execute(
+                f"WITH i AS (INSERT INTO {table} {_ROWS}({at}, {at + 4}) g),"
+                f" u AS (UPDATE {table} SET status = 'paid' WHERE id BETWEEN {at - 10} AND {at - 8})"
+                f" DELETE FROM {table} WHERE id BETWEEN {at - 15} AND {at - 14}".encode()
+            )
+    return 10_000
+
+
+def _large(connection: psycopg.Connection[Any], table: str, first: int) -> int:
+    for at in range(first, first + 25_000, 5_000):
+        connection.execute(f"INSERT INTO {table} {_ROWS}({at}, {at + 4_999}) g".encode())
+    return 25_000
+
+
+def _sustained(connection: psycopg.Connection[Any], table: str, first: int) -> int:
+    with connection.pipeline():
+        for at in range(first, first + 200_000, 10):
+            connection.execute(f"INSERT INTO {table} {_ROWS}({at}, {at + 9}) g".encode())
+    return 200_000
+
+
+_LOADS: dict[str, tuple[Load, int | None]] = {
+    "10K inserts, 10 a transaction": (_inserts, 20_000),
+    "10K mixed, 10 a transaction": (_mixed, 15_000),
+    "5 transactions of 5K inserts": (_large, 20_000),
+    "200K inserts, 10 a transaction": (_sustained, None),
+}
+
+
+def run(report: Report) -> None:
+    report.title("Audit: changes a second, until all of them are in the table")
+    with Postgres() as source, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as store:
+        with source.connect() as connection:
+            connection.execute(f"CREATE TABLE t {_TABLE}".encode())
+            connection.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+            connection.execute("CREATE TABLE ticks (id serial PRIMARY KEY, note text)")
+            connection.execute("CREATE PUBLICATION tailrace FOR TABLE t, ticks")
+            connection.execute(f"CREATE TABLE triggered {_TABLE}; {_TRIGGER}".encode())
+        with Capturing(source, store):
+            engine = _engine(source, store)
+            try:
+                for name, (load, want) in _LOADS.items():
+                    _throughput(report, source, name, load, want)
+                _latency(report, source)
+            finally:
+                engine.stop()
+
+
+def _engine(source: Postgres, store: str) -> Engine:
+    """Into the database that is captured, as Bemi does it."""
+    configured = settings.Settings(
+        store=settings.Store(url=store), sinks=({"type": "audit", "name": "audit", "url": source.url},)
+    )
+    wait_until(lambda: _is_captured(source), 60)
+    engine = Engine(configured, sinks.configured(configured, {}))
+    engine.start()
+    with source.connect() as connection:
+        connection.execute("INSERT INTO ticks (note) VALUES ('begin')")
+        _await_rows(source, 1)
+    return engine
+
+
+def _is_captured(source: Postgres) -> bool:
+    with source.connect() as connection:
+        return connection.execute("SELECT active FROM pg_replication_slots").fetchone() == (True,)
+
+
+def _throughput(report: Report, source: Postgres, name: str, load: Load, want: int | None) -> None:
+    report.section(name)
+    rates: dict[str, list[float]] = {"audited": [], "trigger": [], "executemany": []}
+    for round_ in range(3):
+        first = 1_000_000_000 + round_ * 1_000_000 + list(_LOADS).index(name) * 100_000_000
+        with source.connect() as connection:
+            connection.execute("SET synchronous_commit = off")
+            before = _count(connection)
+            began = time.monotonic()
+            made = load(connection, "t", first)
+            _await_rows(source, before + made)
+            rates["audited"].append(made / (time.monotonic() - began))
+            began = time.monotonic()
+            load(connection, "triggered", first)
+            rates["trigger"].append(made / (time.monotonic() - began))
+            rates["executemany"].append(made / _executemany(connection, made))
+    rate = statistics.median(rates["audited"])
+    report.line("with an audit trigger", f"{statistics.median(rates['trigger']):,.0f} changes/s", "the load alone")
+    report.line("executemany", f"{statistics.median(rates['executemany']):,.0f} changes/s", "the writing alone")
+    ok = None if want is None else rate >= want
+    report.line("audited", f"{rate:,.0f} changes/s", f"want ≥ {want:,}" if want else "", ok=ok)
+
+
+def _executemany(connection: psycopg.Connection[Any], count: int) -> float:
+    """The newest rows of the trail, into a table of the same shape and with the same indexes."""
+    connection.execute("CREATE TEMPORARY TABLE IF NOT EXISTS copied (LIKE changes INCLUDING ALL)")
+    connection.execute("TRUNCATE copied")
+    rows = connection.execute(
+        'SELECT id::text, database, schema, "table", operation, before::text, after::text, context::text, primary_key,'
+        " committed_at::text, position, queued_at::text, xid, commit_position, ordinal FROM changes"
+        " ORDER BY commit_position DESC, ordinal DESC LIMIT %s",
+        [count],
+    ).fetchall()
+    began = time.monotonic()
+    with connection.cursor() as cursor, connection.transaction():
+        cursor.executemany(
+            'INSERT INTO copied (id, database, schema, "table", operation, before, after, context, primary_key,'
+            " committed_at, position, queued_at, xid, commit_position, ordinal)"
+            f" VALUES ({', '.join(['%s'] * 15)})",
+            rows,
+        )
+    return time.monotonic() - began
+
+
+def _count(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT count(*) FROM changes").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _await_rows(source: Postgres, count: int) -> None:
+    """By the last of them: to count a table takes longer than to fill it."""
+    with source.connect() as connection:
+
+        def is_there() -> bool:
+            is_made = connection.execute("SELECT to_regclass('public.changes') IS NOT NULL").fetchone()
+            return is_made == (True,) and _count(connection) >= count
+
+        deadline = time.monotonic() + _LIMIT_S
+        while not is_there():
+            assert time.monotonic() < deadline, "changes do not arrive"
+            time.sleep(0.01)
+
+
+def _latency(report: Report, source: Postgres) -> None:
+    report.section(f"single inserts, {_PER_SECOND} a second at random moments: commit → in the table")
+    committed: list[float] = []
+    seen: list[float] = []
+    finished = threading.Event()
+
+    def watch() -> None:
+        with source.connect() as connection:
+            while not finished.wait(0.002):
+                row = connection.execute("SELECT count(*) FROM changes WHERE commit_position > %s", [start]).fetchone()
+                now = time.time()
+                seen.extend([now] * ((row[0] if row else 0) - len(seen)))
+
+    with source.connect() as connection:
+        row = connection.execute("SELECT max(commit_position) FROM changes").fetchone()
+        start = row[0] if row else 0
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        rng = random.Random(1)
+        try:
+            for _ in range(_WARMING + _COMMITS):
+                time.sleep(rng.expovariate(_PER_SECOND))
+                connection.execute("INSERT INTO ticks (note) VALUES ('x')")
+                committed.append(time.time())
+            assert wait_until(lambda: len(seen) >= len(committed), 60), "changes do not arrive"
+        finally:
+            finished.set()
+            watcher.join()
+    spans = [1000 * (s - c) for s, c in zip(seen, committed, strict=True)][_WARMING:]
+    cuts = statistics.quantiles(spans, n=100)
+    for percent, want in ((50, 150), (95, 300)):
+        figure = cuts[percent - 1]
+        report.line(f"p{percent}", f"{figure:.0f} ms", f"want ≤ {want}", ok=figure <= want)

@@ -1,0 +1,37 @@
+"""The examples do what they say: who did it is in the trail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.audit.trailing import trailing
+from tests.fixtures.postgres import Database, drop_database, make_database
+
+from tailrace.embedded.postgres import Postgres
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def destination(postgres: Postgres) -> Iterator[Database]:
+    database = make_database(postgres)
+    yield database
+    drop_database(database)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("audit_psycopg", "postgresql"), ("audit_sqlalchemy", "postgresql+psycopg")]
+)
+def test_example(name: str, scheme: str, database: Database, destination: Database, tmp_path: Path) -> None:
+    with trailing(database, destination, tmp_path) as audited:
+        url = database.url.replace("postgresql", scheme, 1)
+        subprocess.run([sys.executable, _EXAMPLES / f"{name}.py", url], check=True, timeout=60)
+        found = [(row["operation"], row["after"]["body"], row["context"]) for row in audited.rows("notes")]
+    assert found == [
+        ("INSERT", "draft", {"user": "ann", "request_id": "r-1"}),
+        ("UPDATE", "final", {"user": "bob", "request_id": "r-2"}),
+    ]
