@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"store", "pgoutput", "postgres"},
     {"log"},
     {"source", "sinks"},
-    {"spark", "ops", "query"},
+    {"spark", "ops", "query", "audit"},
     {"embedded"},
     {"cli"},
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, SinkRefused
 from tailrace.log.reader import LogReader
+from tailrace.source.snapshot import SnapshotJob
 
 _LONG = "repeat(md5('x'), 400)"
 
@@ -113,6 +115,39 @@ def test_values_that_were_not_sent(audited: Trailing) -> None:
     (unknown,) = [row for row in rows if row["primary_key"] == "100"]
     assert unknown["after"]["body"] == UNCHANGED
     assert unknown["unchanged"] == ["body"]
+
+
+@pytest.mark.parametrize("mask", [None, "hash"])
+def test_values_that_only_a_snapshot_has(
+    mask: str | None, database: Database, destination: Database, tmp_path: Path
+) -> None:
+    """Marked at first; then the log is asked. What is masked is masked there too."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, who int, n int, body text); ALTER TABLE t ALTER body SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT g, g, 0, repeat(g::text, 9000) FROM generate_series(1, 9) g"
+    )
+    more = {} if mask is None else {"mask": {"public.t.body": mask}}
+    with trailing(database, destination, tmp_path, **more) as audited:
+        store = settings.Store(audited.log.store.url)
+        job = SnapshotJob(settings.Settings(source=settings.Source(url=database.url), store=store))
+        job.start()
+        job.wait()
+        audited.execute(
+            "UPDATE t SET n = 1",
+            "UPDATE t SET id = 20 WHERE id = 1",
+            "UPDATE t SET id = 1 WHERE id = 2",
+            "UPDATE t SET n = 2 WHERE id IN (1, 20)",
+            "UPDATE t SET body = 'new' WHERE id = 3",
+        )
+        audited.follow()
+        assert sum(row["unchanged"] is not None for row in audited.rows()) == 13
+        audited.stepper.sink.tend()
+        rows = audited.rows()
+        assert [row for row in rows if row["unchanged"] is not None] == []
+        for row in rows:
+            body = str(row["after"]["who"]) * 9000 if row is not rows[-1] else "new"
+            body = body if mask is None else hashlib.sha256(body.encode()).hexdigest()
+            assert row["after"]["body"] == body, row["primary_key"]
 
 
 def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -> None:

@@ -37,6 +37,8 @@ def test_demo_ends_with_a_log_a_replica_and_a_lake_that_are_the_database_row_for
     assert re.search(r"SELECT status, count.*\n +(\w+ \d+ [\d.]+; )+", done.stdout), "the lake was asked"
     assert done.stdout.count("equal, row for row") == 3
     assert "DIFFERENT" not in done.stdout
+    assert re.search(r'UPDATE .* user=\w+ request=r-\d+\n +status +"\w+" → "\w+"', done.stdout), "one order's life"
+    assert re.search(r"UPDATE \S+ SET \"status\" = .*\n.* tailrace_revert=.*\n +status", done.stdout), "taken back"
     assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
     store = _kept_store(done.stdout)
     assert not list(verify(store))

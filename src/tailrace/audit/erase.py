@@ -33,7 +33,8 @@ def erase(trail: Trail, table: tuple[str, str], key: Sequence[str], columns: Seq
     if not own:
         raise ConfigError(f"the audit trail has nothing about {name}", "is the key right?")
     with classified():
-        identity = Shapes(trail.connection, trail.schema, trail.sink).key_of(*table)
+        shape = Shapes(trail.connection, trail.schema, trail.sink).of(*table)
+    identity = shape.key if shape is not None else ()
     had = {name for row in own for image in (row.before, row.after) if image for name in image}
     if strangers := [column for column in columns if column not in had]:
         raise ConfigError(f"{name} never had {', '.join(strangers)}", f"it has {', '.join(sorted(had))}")

@@ -168,7 +168,12 @@ class Trail:
 @contextmanager
 def opened(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
     """The trail that a sink of the settings keeps: the only one, unless it is named."""
-    options, name = options_of(given, environ, name)
+    with at(*options_of(given, environ, name)) as found:
+        yield found
+
+
+@contextmanager
+def at(options: AuditOptions, name: str) -> Iterator[Trail]:
     with classified():
         connection = options.connect()
     set_json_loads(exact_json.loads, connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from types import TracebackType
@@ -20,6 +21,7 @@ CREATE TABLE customers (
 CREATE TABLE orders (
     id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int NOT NULL REFERENCES customers,
     status text NOT NULL DEFAULT 'new', total numeric(10,2) NOT NULL, placed_at timestamptz NOT NULL DEFAULT now());
+ALTER TABLE orders REPLICA IDENTITY FULL;
 CREATE TABLE order_items (
     order_id int REFERENCES orders ON DELETE CASCADE, line int, product text NOT NULL, quantity int NOT NULL,
     price numeric(10,2) NOT NULL, attributes jsonb, PRIMARY KEY (order_id, line));
@@ -118,10 +120,14 @@ class Shop:
                 )
 
     def _advance(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute(
-            "UPDATE orders SET status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'sent' ELSE 'done' END"
-            " WHERE id = (SELECT id FROM orders WHERE status <> 'done' ORDER BY random() LIMIT 1)"
-        )
+        with connection.transaction():
+            # For the audit trail: who did it.
+            who = json.dumps({"user": self._rng.choice(_FIRST), "request": f"r-{self._rng.randrange(10**6)}"})
+            connection.execute("SELECT pg_logical_emit_message(true, '_bemi', %s)", (who,))
+            connection.execute(
+                "UPDATE orders SET status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'sent' ELSE 'done' END"
+                " WHERE id = (SELECT id FROM orders WHERE status <> 'done' ORDER BY random() LIMIT 1)"
+            )
 
     def _cancel(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(

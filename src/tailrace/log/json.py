@@ -52,8 +52,8 @@ def _names(part: TableChanges | Messages) -> dict[str, pa.StringArray | str]:
         return {"operation": '"MESSAGE"', "schema": "null", "table": "null", "relation_id": "null"}
     return {
         "operation": _concatenated('"', operations(part.operation), '"'),
-        "schema": _quoted(part.relation.schema),
-        "table": _quoted(part.relation.name),
+        "schema": quoted_text(part.relation.schema),
+        "table": quoted_text(part.relation.name),
         "relation_id": str(part.relation.oid),
     }
 
@@ -66,7 +66,7 @@ def _row_fields(changes: TableChanges) -> dict[str, pa.StringArray | str]:
         "after": afters(changes).fill_null("null"),
         "unchanged": unchanged(changes),
         "message_prefix": "null",
-        "message": _quoted(options) if options else "null",
+        "message": quoted_text(options) if options else "null",
     }
 
 
@@ -76,8 +76,8 @@ def _message_fields(messages: Messages) -> dict[str, pa.StringArray | str]:
         "before": "null",
         "after": "null",
         "unchanged": "[]",
-        "message_prefix": pa.array([_quoted(prefix) for prefix in messages.prefix], pa.string()),
-        "message": pa.array([_quoted(content_text(content)) for content in messages.content], pa.string()),
+        "message_prefix": pa.array([quoted_text(prefix) for prefix in messages.prefix], pa.string()),
+        "message": pa.array([quoted_text(content_text(content)) for content in messages.content], pa.string()),
     }
 
 
@@ -115,7 +115,7 @@ def unchanged(changes: TableChanges) -> pa.StringArray:
     if not changes.new.unchanged:
         return pa.array(["[]"], pa.string()).take(pa.array(np.zeros(len(changes), np.int64)))
     names = [
-        pc.if_else(pa.array(rows), f", {_quoted(changes.relation.columns[index].name)}", "")
+        pc.if_else(pa.array(rows), f", {quoted_text(changes.relation.columns[index].name)}", "")
         for index, rows in sorted(changes.new.unchanged.items())
     ]
     return _concatenated("[", _listed(names), "]")
@@ -134,7 +134,7 @@ def json_objects(
     fragments = _fragments(images, relation, range(len(relation.columns)), only_identity)
     if unchanged is not None:
         fragments = [
-            (name, found if unsent is None else pc.if_else(pa.array(unsent), _quoted(unchanged), found), None)
+            (name, found if unsent is None else pc.if_else(pa.array(unsent), quoted_text(unchanged), found), None)
             for name, found, unsent in fragments
         ]
     objects = _join(fragments, count)
@@ -170,7 +170,8 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
     return _concatenated('"', _escaped(texts), '"')
 
 
-def _quoted(text: str) -> str:
+def quoted_text(text: str) -> str:
+    """One text as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -191,7 +192,7 @@ def _fragments(
             if only_identity.all():
                 continue
             left_out = only_identity if left_out is None else left_out | only_identity
-        found.append((f"{_quoted(column.name)}: ", values(images.batch.column(place), column), left_out))
+        found.append((f"{quoted_text(column.name)}: ", values(images.batch.column(place), column), left_out))
     return found
 
 
@@ -244,7 +245,7 @@ def _escaped(texts: pa.StringArray) -> pa.StringArray:
     view = np.frombuffer(data, np.uint8)[ends[0] : ends[1]]
     there = np.unique(view[(view < _BLANK) | (view == _QUOTE) | (view == _BACKSLASH)])
     for byte in sorted((int(b) for b in there), key=lambda b: b != _BACKSLASH):
-        texts = pc.replace_substring(texts, chr(byte), _quoted(chr(byte))[1:-1])
+        texts = pc.replace_substring(texts, chr(byte), quoted_text(chr(byte))[1:-1])
     return texts
 
 

@@ -8,6 +8,7 @@ otherwise than PostgreSQL (years beyond 9999 and before 1, very large or small n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -50,6 +51,15 @@ def snapshot_images(batch: pa.RecordBatch, relation: Relation, *, as_text: bool)
     rows = record_batch(arrays, types.schema(relation, as_text), len(batch))
     has_special = not as_text and special.null_count < len(special)
     return Images(rows, np.ones(len(batch), np.bool_), {}, special if has_special else None)
+
+
+def texts(images: Images, relation: Relation) -> Images:
+    """Typed rows as PostgreSQL's texts."""
+    arrays = [to_text(array, column) for array, column in zip(images.batch.columns, relation.columns, strict=True)]
+    if images.special is not None:
+        arrays = _with_special(arrays, images.special, relation)
+    batch = record_batch(arrays, types.schema(relation, as_text=True), len(images))
+    return replace(images, batch=batch, special=None)
 
 
 def _with_special(arrays: list[pa.Array], special: pa.MapArray, relation: Relation) -> list[pa.Array]:

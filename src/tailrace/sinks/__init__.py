@@ -62,6 +62,7 @@ class Context:
     """What a sink may need beside its own options. Picklable."""
 
     store: settings.Store
+    common: Common = field(default_factory=lambda: Common())
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str]
     if len(faults) > before:
         return None
     try:
-        return Configured(common, kind(name, kind.Options(**options), context))
+        return Configured(common, kind(name, kind.Options(**options), replace(context, common=common)))
     except ConfigError as error:
         faults.add(f"sink {name}:", str(error))
         return None

@@ -29,11 +29,11 @@ from tailrace.store import Store
 @click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True, help="How long it runs.")
 def command(seconds: float) -> None:
     """Start an embedded PostgreSQL with a small shop, capture its changes into a log, deliver them to another
-    PostgreSQL and to an Iceberg lake, and show what flows. The lake answers psql while it runs.
+    PostgreSQL, its audit trail and an Iceberg lake, and show what flows. The lake answers psql while it runs.
 
     Ends by itself with a comparison: the rows that the database has, against those that the log makes and those that
-    the replica and the lake have. Without Spark (pip install 'tailrace[spark]') there is neither; the lake needs
-    tailrace[query] too.
+    the replica and the lake have; then prints one order's history, and takes a change back. Without Spark (pip install
+    'tailrace[spark]') there is none of this but the log; the lake needs tailrace[query] too.
     """
     console = Console(highlight=False)
     reporting.log_to_stderr(logging.ERROR)

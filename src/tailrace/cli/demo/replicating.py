@@ -1,4 +1,4 @@
-"""The demo's replica, a second PostgreSQL, and its lake, kept by the delivery engine.
+"""The demo's replica, a second PostgreSQL, its audit trail and its lake, kept by the delivery engine.
 
 Spark takes seconds to start. So all of it happens in a thread, while the shop is open already and its changes gather in
 the log, as they do for any sink that starts late.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace import settings, sinks
 from tailrace.cli.demo.asking import NAME as LAKE
+from tailrace.cli.demo.auditing import NAME as AUDIT
 from tailrace.cli.demo.watching import Watching
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SparkError, TailraceError
@@ -81,7 +82,7 @@ class Replicating:
         return "live" if self.is_live else "catching up"
 
     def has_all(self) -> bool:
-        """Whether every change that is in the log now is in the replica, and in the lake."""
+        """Whether every change that is in the log now is in the replica, the audit trail and the lake."""
         return self._engine is not None and self._delivery is not None and self._engine.wait(self._engine.end(), 0)
 
     def give_up(self) -> None:
@@ -108,7 +109,10 @@ class Replicating:
 
         self._server = server = Postgres()
         server.start()
-        wanted: list[settings.Sink] = [{"type": "postgres", "name": _NAME, "url": server.url}]
+        wanted: list[settings.Sink] = [
+            {"type": "postgres", "name": _NAME, "url": server.url},
+            {"type": "audit", "name": AUDIT, "url": server.url},
+        ]
         if self._warehouse is not None:
             wanted.append({"type": "iceberg", "name": LAKE, "warehouse": self._warehouse.as_uri()})
         configured = settings.Settings(store=self._configured.store, sinks=tuple(wanted))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tailrace.change import Lsn
 from tailrace.cli import reporting
+from tailrace.cli.demo import auditing
 from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating
 from tailrace.cli.demo.screen import WITHOUT_SPARK, Running, answers
@@ -88,6 +89,8 @@ def show(console: Console, running: Running, store: Store) -> None:
         console.print("the lake, asked over PostgreSQL's protocol:")
         for line in answers(running.asking):
             console.print(f"  {line}", markup=False, soft_wrap=True)
+    if "replica" in sides and replicating is not None:
+        auditing.show(console, capturing.source, replicating.address.url)
     _tell_what_next(console, store)
     if different:
         raise TailraceError(

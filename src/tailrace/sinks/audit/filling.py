@@ -26,11 +26,25 @@ LEFT JOIN LATERAL (
     ORDER BY c.commit_position DESC, c.ordinal DESC LIMIT 1
 ) p ON true
 """
+_REFILL: Final = """
+UPDATE {changes} t SET after = t.after || k.found, unchanged = k.rest
+FROM (SELECT *, coalesce(previous_key, primary_key) AS key_before FROM {changes}
+      WHERE unchanged IS NOT NULL AND schema = %s AND "table" = %s AND commit_position >= {since}) s
+CROSS JOIN LATERAL ({known}) k
+WHERE t.id = s.id AND t.committed_at = s.committed_at AND k.found <> '{{}}'
+"""
 _INSERT: Final = """
 INSERT INTO {into} (after, unchanged, {others})
 SELECT s.after || k.found, k.rest, {values} FROM {rows} s CROSS JOIN LATERAL ({known}) k
 ON CONFLICT DO NOTHING
 """
+
+
+def refill(connection: Connection, changes: sql.Identifier, table: tuple[str, str], since: int) -> int:
+    """Rows of a table that still lack values, of which others know by now; how many there were."""
+    known = sql.SQL(_KNOWN).format(changes=changes, since=sql.Literal(since), erased=sql.Literal(f'"{ERASED}"'))
+    statement = sql.SQL(_REFILL).format(changes=changes, since=sql.Literal(since), known=known)
+    return connection.execute(statement, [*table]).rowcount
 
 
 def insert(

@@ -89,7 +89,7 @@ class Shapes:
     def since(self, oid: int) -> int:
         return self.known()[oid].since
 
-    def key_of(self, schema: str, table: str) -> tuple[str, ...]:
-        """Of the table that last had this name; nothing where none had."""
-        found = [s for s in self.known().values() if (s.schema, s.table) == (schema, table)]
-        return max(found, key=lambda s: s.since).key if found else ()
+    def of(self, schema: str, table: str) -> Shape | None:
+        """Of the table that last had this name."""
+        found = [shape for shape in self.known().values() if (shape.schema, shape.table) == (schema, table)]
+        return max(found, key=lambda shape: shape.since, default=None)

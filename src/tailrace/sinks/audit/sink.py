@@ -14,10 +14,12 @@ from psycopg import sql
 from tailrace import settings
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import origin
+from tailrace.log.reader import LogReader
 from tailrace.sinks import Context
 from tailrace.sinks.audit import filling, functions
 from tailrace.sinks.audit.context import Range
 from tailrace.sinks.audit.pieces import Piece, Stitching, held, piece
+from tailrace.sinks.audit.recovery import Recovery
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.rows import FIELDS, Manner, Source
 from tailrace.sinks.audit.shapes import Shapes
@@ -29,6 +31,7 @@ from tailrace.sinks.postgres.failure import classified, refused_rows
 from tailrace.sinks.postgres.ledger import Ledger
 from tailrace.sinks.postgres.rows import Rows, Table
 from tailrace.sinks.postgres.staging import Scratch, Stage, copy_in, prefix, remove_leftovers
+from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
 _DELETED_AT_ONCE: Final = 20_000
@@ -70,6 +73,7 @@ class AuditSink:
         self._options = options.checked()
         self._place = place(options.table)
         self._store = context.store
+        self._common = context.common
         self._source = Source("", "")
         self._inserts = options.inserts or "INSERT"
         self._session: _Session | None = None
@@ -99,8 +103,15 @@ class AuditSink:
                     register.create()
                 self._inserts = options.inserts or table.spelling()
                 end = table.end(self._source.database)
+                recovery = Recovery(
+                    table,
+                    self._source.database,
+                    LogReader(Store.open(self._store.url, self._store.options)),
+                    Shaping(self._common, self._source.database),
+                    shapes,
+                )
                 self._session = _Session(
-                    connection, ledger, table, Types(connection), Scratch(connection), shapes, register, end
+                    connection, ledger, table, Types(connection), Scratch(connection), shapes, register, recovery, end
                 )
                 return ledger.state()
             except BaseException:
@@ -153,6 +164,8 @@ class AuditSink:
 
     def tend(self) -> None:
         session = self._opened()
+        with classified():
+            session.recovery.turn()
         if self._options.keep_days is not None:
             cutoff = datetime.now(UTC) - timedelta(days=self._options.keep_days)
             with classified():
@@ -228,6 +241,7 @@ class _Session:
     scratch: Scratch
     shapes: Shapes
     register: Register
+    recovery: Recovery
     end: int
     """The last commit that is in the table when the sink is opened or rewound."""
 
