@@ -94,6 +94,7 @@ url = "file:///var/lib/tailrace"
 
 # Where changes go, as many as you like: each reads the log at its own pace.
 # [[sink]]
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), or package.module:Class: see docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -103,7 +104,8 @@ url = "file:///var/lib/tailrace"
 # tables = ["public.*"]
 # exclude = ["public.audit_*"]
 # route = "{schema}.{table}"
-# Where it begins: snapshot (the tables as they are, then every change), earliest, latest, an LSN or a time.
+# Where it begins: snapshot (the tables as they are, then every change), earliest, latest, an LSN or a time. Unset: what
+# suits the type, for most of them snapshot.
 # start = "snapshot"
 # [sink.columns]
 # "public.customers" = "-password"
