@@ -17,7 +17,8 @@
     ├── SinkError          a destination cannot be reached, or broke off        (retry helps)
     ├── SinkRefused        a destination answered, and says no: authentication, privileges, no such database
     ├── SinkDiverged       a destination does not hold what was delivered to it: somebody else wrote there
-    └── PoisonError        a change that its destination can never take
+    ├── PoisonError        a change that its destination can never take
+    └── RevertError        a change cannot be taken back
 
 A class exists only where a caller acts differently. `retry` says whether trying again can help without anyone doing
 anything; `hint` says what the operator should do. Messages name table, position and operation, never row values.
@@ -114,4 +115,4 @@ class PoisonError(TailraceError):
 
 
 class RevertError(TailraceError):
-    """A change cannot be taken back: what was before is not known, or somebody has changed the row since."""
+    pass

@@ -159,6 +159,7 @@ def test_a_sink_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     class Mine:
         Options = FilesOptions
+        start = "snapshot"
 
         def __init__(self, *arguments: Any) -> None:
             made.append(arguments)

@@ -33,6 +33,9 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.capture")
 
+# A commit at the wrong moment does not wake a walsender (seen with 18, on a busy machine): it looks again after ten
+# seconds, or when it hears from us.
+_NUDGE_SECONDS = 0.25
 # A server that has been asked and says nothing for this many status intervals is not there any more.
 _SILENT_INTERVALS = 3
 
@@ -211,7 +214,7 @@ class Capture:
             raise sealer.error
 
     def _loop(self, stream: ReplicationStream, sealer: Sealer) -> None:
-        status_at = time.monotonic()
+        status_at = told_at = time.monotonic()
         while not self._stopping.is_set():
             received = None
             if not sealer.is_full:
@@ -228,9 +231,10 @@ class Capture:
             durable = sealer.durable_lsn
             wants_reply = now - status_at >= self._status_interval
             asked = received is not None and received.wants_reply
-            if durable != self.durable_lsn or wants_reply or asked:
+            if durable != self.durable_lsn or wants_reply or asked or now - told_at >= _NUDGE_SECONDS:
                 stream.send_status(max(self.received_lsn, durable), durable, wants_reply=wants_reply)
-                self.durable_lsn, status_at = durable, now
+                status_at = now if durable != self.durable_lsn or wants_reply or asked else status_at
+                self.durable_lsn, told_at = durable, now
             if self._until is not None and durable >= self._until:
                 return
             if received is None:
@@ -238,7 +242,8 @@ class Capture:
             elif now - stream.received_at > self._status_interval * _SILENT_INTERVALS:
                 raise SourceError("the server has gone silent", "it is connected again")
             if received is None or not received.frames:
-                stream.wait(self._wake_read, status_at + self._status_interval - now, reading=received is not None)
+                left_s = min(status_at + self._status_interval, told_at + _NUDGE_SECONDS) - now
+                stream.wait(self._wake_read, left_s, reading=received is not None)
                 self._drain()
 
     def _idle(self, sealer: Sealer, wants_reply: bool) -> None:

@@ -148,17 +148,20 @@ class Sealer:
             caught_up = not self._inbox
             closing = self._closing and caught_up
             idle_lsn, urgent = self._idle_lsn, self._idle_urgent and caught_up
-            self._idle_urgent = False
         for frames in taken:
             self._read(frames)
         if self._is_due(caught_up, closing):
             self._seal()
         elif caught_up and self._is_idle_due(idle_lsn, urgent or closing):
             self._append(Rows.empty(), 0, idle_lsn)
+        with self._changed:
+            # It lasts until it is answered: what is sealed before may end below what the server waits for.
+            self._idle_urgent &= self._idle_lsn > self._writer.end_lsn
         return not closing or self._is_due(caught_up, closing)
 
     def _has_work(self) -> bool:
-        return bool(self._inbox) or self._closing or self._aborted or self._idle_urgent
+        is_idle = self._idle_urgent and not self._batches and not self._writer.tail_is_open
+        return bool(self._inbox) or self._closing or self._aborted or is_idle
 
     def _patience(self) -> float:
         """How long to wait for more before there is something to do anyway."""
