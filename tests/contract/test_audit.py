@@ -99,6 +99,7 @@ def test_a_crash_before_each_durable_act(trail: Audited, scenario: Scenario, tmp
     assert crashes > 10
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
 def test_executors_deliver_the_same(trail: Audited, scenario: Scenario, tmp_path: Path, spark: SparkSession) -> None:
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))

@@ -119,7 +119,6 @@ def _configured(raw: settings.Sink, context: Context, environ: Mapping[str, str]
     of_own = {k: v for k, v in environ.items() if k not in of_common}
     before = len(faults)
     common = Common(**read_section(section, Common, {k: v for k, v in raw.items() if k in shared}, of_common, faults))
-    common = replace(common, start=common.start or kind.start)
     if common.start == "snapshot" != kind.start:
         faults.add(f"sink {name}: start", f"{raw['type']} has changes alone: earliest, latest, an LSN or a time")
     _check(name, common, faults)

@@ -57,6 +57,7 @@ class Stepper:
     ) -> None:
         self.sink = configured.sink
         self.common = configured.common
+        self._begins = configured.common.start or configured.sink.start
         self.state = State()
         self.changes = 0
         self.steps = 0
@@ -167,7 +168,7 @@ class Stepper:
 
     def load_missing(self) -> int:
         """Load the tables that have a snapshot and that the destination does not have; how many there were."""
-        if self.common.start != "snapshot":
+        if self._begins != "snapshot":
             return 0
         missing = self._due(self._usable())
         # Until the log has all below the cursor, it cannot tell what happened to a table between there and here.
@@ -193,7 +194,7 @@ class Stepper:
         staged = self._run(step, [], parts)
         if any(s.has_marker for s in staged):
             self.load_missing()
-        if self.common.start == "snapshot":
+        if self._begins == "snapshot":
             self._tell_who_waits(batch)
 
     def _parts(self, batch: Batch, count: int | None = None) -> list[tuple[plan.Slice, ...]]:
@@ -217,7 +218,7 @@ class Stepper:
     ) -> list[Staged]:
         """Stage, then commit. A change that is poison is set aside, if that is wanted, and the rest tried again."""
         if admission is None:
-            admission = Admission(step.start.lsn, step.before.tables, self.common.start != "snapshot")
+            admission = Admission(step.start.lsn, step.before.tables, self._begins != "snapshot")
         while True:
             errands = list(loading) + [
                 Errand(
@@ -258,12 +259,12 @@ class Stepper:
         self._run(step, [], self._parts(batch, step.parts))
 
     def _first_state(self) -> None:
-        if self.common.start == "snapshot":
+        if self._begins == "snapshot":
             found = self._usable()
             begin = plan.begin(self._reader, None)
             after = State(min((s.lsn for s in found), default=begin.lsn), {})
         else:
-            after = State(self._lsn(self.common.start, f"sink {self.common.name}: start"), {})
+            after = State(self._lsn(self._begins, f"sink {self.common.name}: start"), {})
         self.sink.rewind(after)
         self.state = after
 
