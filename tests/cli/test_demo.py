@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from tests.capturing import tailrace
 
 from tailrace.log.verify import verify
@@ -67,6 +68,7 @@ def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:
     shutil.rmtree(_kept_store(text).root.parent)
 
 
+@pytest.mark.soak
 def test_ctrl_c_while_spark_starts_ends_the_demo_with_its_summary() -> None:
     command = tailrace("demo", "--seconds", "600")
     with subprocess.Popen(

@@ -51,6 +51,7 @@ def test_everything_in_one_step(trail: Audited, scenario: Scenario, tmp_path: Pa
     assert trail.rows() == before, "nothing is delivered twice"
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
 def test_everything_in_many_steps(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows; and a step that died, or was staged twice, or is committed again."""

@@ -41,8 +41,13 @@ SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "recorder of keys"),
 ]
-LAKE_AT_LEISURE = [*(s for s in SINKS if s != "lake"), pytest.param("lake", marks=pytest.mark.soak)]
-"""For tests that open a sink again and again: `make chaos` runs them on a lake, too."""
+
+
+def at_leisure(*some: str) -> list[Any]:
+    """All sinks, of which some are `make chaos`'s: they take long, and what is special about them is tested elsewhere."""
+    return [pytest.param(sink, marks=pytest.mark.soak) if sink in some else sink for sink in SINKS]
+
+
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
 """Tables that go through most of it, for tests that deliver again and again."""
 TELLERS = (JsonLines, Parquet, Recorded)
@@ -125,7 +130,7 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", LAKE_AT_LEISURE, indirect=True)
+@pytest.mark.parametrize("destination", at_leisure("lake", "parquet", "recorder of ranges"), indirect=True)
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step in several parts by an object of its own; tables join as their snapshots come."""
     rng = random.Random(1)
@@ -167,7 +172,7 @@ def _assert_order(recorded: Recorded) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", LAKE_AT_LEISURE, indirect=True)
+@pytest.mark.parametrize("destination", at_leisure("lake"), indirect=True)
 def test_steps_staged_twice_thrown_away_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
@@ -202,8 +207,11 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
-    # What a lake takes in Java makes each attempt long: every fourth act, from another one on at each mark.
-    stride = 4 if isinstance(destination, Lake) else 1
+    # What a lake takes in Java, or a sink that stages everything, makes each attempt long: every fourth act, from another
+    # one on at each mark.
+    stride = (
+        4 if isinstance(destination, Lake) or (isinstance(destination, Mirror) and "Staged" in destination.type) else 1
+    )
     for mark in scenario.marks[2::3]:
         for at in range(1 + crashes % stride, 1000, stride):
             try:
@@ -233,6 +241,9 @@ def test_a_store_that_fails_now_and_then(destination: Destination, scenario: Sce
 
 
 @pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize(
+    "destination", at_leisure("history", "parquet", "recorder", "recorder of ranges"), indirect=True
+)
 def test_executors_deliver_the_same(
     destination: Destination, scenario: Scenario, tmp_path: Path, spark: SparkSession
 ) -> None:

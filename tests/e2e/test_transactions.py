@@ -409,7 +409,7 @@ class _Watched:
         header = last.metadata() if last else None
         if header is not None:
             self.segments = header.id
-            if header.id > self._began and not header.committed_rows:
+            if header.id > self._began and header.rows and not header.committed_rows:
                 # Open still, so it was when we looked for changes.
                 self.torn += 1
                 assert visible is None

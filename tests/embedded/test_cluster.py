@@ -47,6 +47,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_work_spreads_and_survives_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     first, second = cluster.workers
     command = [sys.executable, "-c", _PROGRAM, cluster.url, str(tmp_path)]

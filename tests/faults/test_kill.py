@@ -28,10 +28,10 @@ from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.store import Store
 
-KILLS = int(os.environ.get("KILLS", "24"))
+KILLS = int(os.environ.get("KILLS", "18"))
 
 
-@pytest.mark.parametrize("kind", ["file", "s3"])
+@pytest.mark.parametrize("kind", ["file", pytest.param("s3", marks=pytest.mark.soak)])
 def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, request: pytest.FixtureRequest) -> None:
     address: StoreAddress = request.getfixturevalue(f"{kind}_address")
     kills = KILLS * 5 // 6 if kind == "file" else KILLS - KILLS * 5 // 6

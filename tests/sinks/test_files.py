@@ -356,7 +356,7 @@ def crashing(monkeypatch: pytest.MonkeyPatch, at: int | None) -> Iterator[list[s
         yield keys
 
 
-@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+@pytest.mark.parametrize("format_", ["jsonl", pytest.param("parquet", marks=pytest.mark.soak)])
 def test_a_crash_at_any_write_changes_nothing(
     small: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:

@@ -165,11 +165,14 @@ def cat(
             sys.stdout.write(render(change) + "\n")
             if follow:
                 sys.stdout.flush()
+        # A pipe that the reader closed shows here at the latest.
+        sys.stdout.flush()
     except KeyboardInterrupt:
         if not follow:
             raise
-    # A pipe that the reader closed shows here at the latest, where click ends quietly.
-    sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on. Not by way of Python's end: threads of libraries, in the middle of something, complain then.
+        os._exit(0)
 
 
 @command.command("verify")

@@ -52,6 +52,8 @@ _INDEXES: Final = {
     "committed_at": ("(committed_at)", ""),
     "position": ("(position)", ""),
     "commit_position": ("(commit_position, ordinal)", ""),
+    # Ascends with the commits, more or less: a few pages tell where a transaction is.
+    "xid": ("USING brin (xid)", ""),
     "context": ("USING gin (context jsonb_path_ops)", ""),
     "unchanged": ("(commit_position)", "WHERE unchanged IS NOT NULL"),
 }
