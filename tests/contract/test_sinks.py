@@ -44,7 +44,7 @@ SINKS = [
 
 
 def at_leisure(*some: str) -> list[Any]:
-    """All sinks, of which some are `make chaos`'s: they take long, and what is special about them is tested elsewhere."""
+    """All sinks, of which some are `make chaos`'s: they take long, and what is special of them is tested elsewhere."""
     return [pytest.param(sink, marks=pytest.mark.soak) if sink in some else sink for sink in SINKS]
 
 
@@ -207,11 +207,10 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
-    # What a lake takes in Java, or a sink that stages everything, makes each attempt long: every fourth act, from another
-    # one on at each mark.
-    stride = (
-        4 if isinstance(destination, Lake) or (isinstance(destination, Mirror) and "Staged" in destination.type) else 1
-    )
+    # What a lake takes in Java, or a sink that stages everything, makes each attempt long: every fourth act, from
+    # another one on at each mark.
+    is_long = isinstance(destination, Lake) or (isinstance(destination, Mirror) and "Staged" in destination.type)
+    stride = 4 if is_long else 1
     for mark in scenario.marks[2::3]:
         for at in range(1 + crashes % stride, 1000, stride):
             try:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tailrace.embedded.cluster import Cluster
 from tailrace.embedded.process import wait_until
 
