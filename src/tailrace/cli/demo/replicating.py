@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = "replica"
 _POLL_S: Final = 0.01
+_CLOSE_S: Final = 3.0
+"""Behind the newest commit: three sinks that warm up at once, on two processors, are no closer for a while."""
 
 
 def is_possible() -> bool:
@@ -133,5 +135,5 @@ class Replicating:
             if self.is_live:
                 self.delays.append(now - committed[self.changes][1])
             self.changes += 1
-        if not self.is_live and self.changes and now - committed[self.changes - 1][1] < 1.0:
+        if not self.is_live and self.changes and now - committed[self.changes - 1][1] < _CLOSE_S:
             self.is_live = True
