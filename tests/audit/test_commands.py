@@ -28,13 +28,6 @@ ALTER TABLE bare REPLICA IDENTITY FULL;
 """
 
 
-@pytest.fixture
-def destination(postgres: Postgres) -> Iterator[Database]:
-    database = make_database(postgres)
-    yield database
-    drop_database(database)
-
-
 class Shell:
     """Commands with the settings of one trail."""
 

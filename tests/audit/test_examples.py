@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.audit.trailing import trailing
-from tests.fixtures.postgres import Database, drop_database, make_database
-
-from tailrace.embedded.postgres import Postgres
+from tests.fixtures.postgres import Database
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture
-def destination(postgres: Postgres) -> Iterator[Database]:
-    database = make_database(postgres)
-    yield database
-    drop_database(database)
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 from tests.audit.trailing import Trailing, trailing
 from tests.contract.audited import UNCHANGED
-from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
-from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, SinkRefused
 from tailrace.source.snapshot import SnapshotJob
 
 _LONG = "repeat(md5('x'), 400)"
-
-
-@pytest.fixture
-def destination(postgres: Postgres) -> Iterator[Database]:
-    database = make_database(postgres)
-    yield database
-    drop_database(database)
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_rewound_it_tells_nothing_twice(trail: Audited, scenario: Scenario, tmp_
     assert {p: row["id"] for p, row in trail.rows().items()} == {p: row["id"] for p, row in before.items()}
 
 
-def test_by_month(postgres: Postgres, database: Database, scenario: Scenario, tmp_path: Path) -> None:
+def test_by_month(database: Database, scenario: Scenario, tmp_path: Path) -> None:
     trail = Audited(database, {"partition": "month"})
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
     _assert_tells(trail, scenario, delivering.deliver(scenario.end))

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tailrace.errors import ConfigError
 from tailrace.settings import Secret, Settings, Snapshot, Source, Store, check_source
 from tailrace.settings.reading import Faults
 
-SINK: Final = "audit"
-STORE: Final = "tailrace-log"
+_SINK: Final = "audit"
+_STORE: Final = "tailrace-log"
 """In the working directory: it must outlive the process, as the slot does not send anything twice."""
 _MODES: Final = ("disable", "require", "verify-ca", "verify-full")
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
@@ -37,8 +36,9 @@ def read(environ: Mapping[str, str]) -> Environment:
     given = {name: value for name, value in environ.items() if value != ""}
     source = _server(given, "DB_", {}, faults)
     destination = _server(given, "DEST_DB_", source, faults)
-    tables = tuple([_pattern(name.strip()) for name in given.get("TABLES", "").split(",") if name.strip()])
-    name = environ.get("TAILRACE_STORE_URL") or Path(STORE).absolute().as_uri()
+    names = [name.strip() for name in given.get("TABLES", "").split(",") if name.strip()]
+    tables = tuple([name if "." in name else f"public.{name}" for name in names])
+    store = environ.get("TAILRACE_STORE_URL") or Path(_STORE).absolute().as_uri()
     values: dict[str, Any] = {
         "url": source["url"],
         "password": Secret(source["password"]),
@@ -52,7 +52,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     check_source(values, faults)
     sink = {
         "type": "audit",
-        "name": SINK,
+        "name": _SINK,
         "url": destination["url"],
         "password": destination["password"],
         "sslmode": destination["sslmode"],
@@ -68,7 +68,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     ports = {name: _port(given, name, faults) for name in ("HEALTH_PORT", "METRICS_PORT")}
     faults.raise_if_any("the environment")
     # The table tells what happens from now on: nobody needs a copy of what was there.
-    settings = Settings(Source(**values), Store(url=name), snapshot=Snapshot(on_start=False), sinks=(sink,))
+    settings = Settings(Source(**values), Store(url=store), snapshot=Snapshot(on_start=False), sinks=(sink,))
     return Environment(
         settings,
         _LEVELS[level],
@@ -110,9 +110,3 @@ def _port(given: Mapping[str, str], name: str, faults: Faults) -> int | None:
         faults.add(name, f"is {text!r}: a port is a number up to 65535")
         return None
     return int(text)
-
-
-def _pattern(name: str) -> str:
-    if name.count(".") > 1:
-        raise ConfigError(f"TABLES: {name!r} is no table", "write schema.table, or table for one of public")
-    return name if "." in name else f"public.{name}"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 from tailrace.audit.exact_json import dumps
 from tailrace.audit.trail import Row
-from tailrace.log.rendering import iso
+from tailrace.log.rendering import cut, iso
 from tailrace.sinks.audit.rows import UNCHANGED
-
-_WIDEST: Final = 60
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ def line(entry: Entry) -> str:
 
 def said(context: Any) -> str:
     if not isinstance(context, dict):
-        return _cut(shown(context))
+        return cut(shown(context))
     return " ".join(
-        f"{name}={_cut(value if isinstance(value, str) else shown(value))}" for name, value in context.items()
+        f"{name}={cut(value if isinstance(value, str) else shown(value))}" for name, value in context.items()
     )
 
 
@@ -76,11 +74,11 @@ def diff(entry: Entry) -> Iterator[str]:
     width = max((len(name) for name, _, _ in found), default=0)
     for name, was, now in found:
         if entry.change.operation in ("INSERT", "CREATE"):
-            yield f"    {name:<{width}}  {_cut(shown(now))}"
+            yield f"    {name:<{width}}  {cut(shown(now))}"
         elif entry.after is None:
-            yield f"    {name:<{width}}  {_cut(shown(was))} →"
+            yield f"    {name:<{width}}  {cut(shown(was))} →"
         else:
-            yield f"    {name:<{width}}  {_cut(shown(was))} → {_cut(shown(now))}"
+            yield f"    {name:<{width}}  {cut(shown(was))} → {cut(shown(now))}"
 
 
 def to_json(entry: Entry) -> str:
@@ -89,7 +87,7 @@ def to_json(entry: Entry) -> str:
         {
             "position": str(change.position),
             "xid": change.xid,
-            "committed_at": iso(change.committed_at.astimezone(UTC)),
+            "committed_at": iso(change.committed_at),
             "operation": change.operation,
             "primary_key": change.primary_key,
             "previous_key": change.previous_key,
@@ -106,7 +104,3 @@ def to_json(entry: Entry) -> str:
 
 def shown(value: Any) -> str:
     return "?" if value is ... else dumps(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from tailrace.audit.exact_json import dumps
 from tailrace.audit.trail import Row, Trail
-from tailrace.audit.undo import Column, Image, Statement, Target, statements
+from tailrace.audit.undo import Column, Image, Statement, Target, left, statements
 from tailrace.errors import RevertError
 from tailrace.sinks.audit.context import PREFIX
 
@@ -53,10 +53,11 @@ def plan(trail: Trail, source: psycopg.Connection[Any], changes: Sequence[Row], 
     """What undoes these changes. RevertError where something of it is not known."""
     targets = {place: _target(source, place, is_masked) for place in {(c.schema, c.table) for c in changes}}
     own = {change.position for change in changes}
-    found: dict[int, Image] = {}
-    for number, change in enumerate(changes):
-        if change.operation in ("UPDATE", "DELETE"):
-            found[number] = _before(trail, change)
+    found = {
+        number: _before(trail, change)
+        for number, change in enumerate(changes)
+        if change.operation in ("UPDATE", "DELETE")
+    }
     conflicts = {
         (later.position, change.qualified_name, change.primary_key): Conflict(change, later)
         for change in changes
@@ -96,10 +97,7 @@ def apply(source: psycopg.Connection[Any], undo: Undo, why: Mapping[str, Any], *
 def _before(trail: Trail, change: Row) -> Image:
     """The row as the change found it: what it says itself, and what the change before it left."""
     last = trail.last_known(change)
-    known: dict[str, Any] = {}
-    if last is not None:
-        known = dict(Image.of(last.after or {}, last.unchanged).values)
-    return Image.of({**known, **(change.before or {})})
+    return {**(left(last) if last is not None else {}), **(change.before or {})}
 
 
 def _target(source: psycopg.Connection[Any], place: tuple[str, str], is_masked: IsMasked) -> Target:

@@ -19,6 +19,7 @@ from tailrace import settings, sinks
 from tailrace.audit import exact_json
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError
+from tailrace.sinks import Common
 from tailrace.sinks.audit.sink import AuditOptions, place
 from tailrace.sinks.postgres.failure import classified
 
@@ -82,11 +83,10 @@ class Trail:
         self.connection = connection
         self.place = table
         self.table = sql.Identifier(*table)
-        self.name = ".".join(table)
         self.schema = schema
         self.sink = sink
 
-    def find(self, selection: Selection, limit: int | None = None) -> list[Row]:
+    def find(self, selection: Selection) -> list[Row]:
         """In the log's order."""
         conditions = ["commit_position IS NOT NULL"]
         values: list[Any] = []
@@ -109,7 +109,7 @@ class Trail:
         if selection.keys:
             conditions.append("(primary_key = ANY (%s) OR previous_key = ANY (%s))")
             values += [list(selection.keys)] * 2
-        return self._rows(" AND ".join(conditions), values, limit)
+        return self._rows(" AND ".join(conditions), values)
 
     def life(self, table: tuple[str, str], keys: Sequence[str]) -> list[Row]:
         """All that happened to a row, under the keys that it had before, too; with what emptied its table."""
@@ -193,6 +193,12 @@ def options_of(
     if len(found) > 1:
         raise ConfigError(f"there are several audit sinks: {', '.join(found)}", "name one with --sink")
     return sinks.options(given, found[0], AuditOptions, environ).checked(), found[0]
+
+
+def common_of(given: settings.Settings, environ: Mapping[str, str], name: str) -> Common:
+    """Which tables, columns and rows that trail has, and what is masked in it."""
+    (common,) = [configured.common for configured in sinks.configured(given, environ) if configured.name == name]
+    return common
 
 
 def keys_of(values: Sequence[str]) -> list[str]:

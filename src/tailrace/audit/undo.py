@@ -5,8 +5,8 @@ A statement says what it expects to find, so that it changes nothing where someb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg import sql
@@ -73,17 +73,13 @@ class Statement:
     """Changes it as long as it is there."""
 
 
-@dataclass(frozen=True)
-class Image:
-    """A row as far as it is known."""
+Image = Mapping[str, Any]
+"""A row as far as it is known."""
 
-    values: Mapping[str, Any]
-    unknown: frozenset[str] = field(default_factory=frozenset)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any], unknown: Collection[str] | None = None) -> Image:
-        gone = frozenset(unknown or ())
-        return cls({name: value for name, value in values.items() if name not in gone}, gone)
+def left(change: Row) -> Image:
+    """The row as the change left it."""
+    return {name: value for name, value in (change.after or {}).items() if name not in (change.unchanged or ())}
 
 
 def statements(
@@ -97,11 +93,11 @@ def statements(
             case "INSERT" | "CREATE":
                 yield _uninsert(change, target)
             case "UPDATE":
-                made = _unupdate(change, target, found.get(number))
+                made = _unupdate(change, target, found[number])
                 if made is not None:
                     yield made
             case "DELETE":
-                yield _undelete(change, target, found.get(number))
+                yield _undelete(change, target, found[number])
             case other:
                 raise RevertError(
                     f"{change.position}: {other} of {change.qualified_name} has no rows to bring back",
@@ -110,18 +106,18 @@ def statements(
 
 
 def _uninsert(change: Row, target: Target) -> Statement:
-    left = _left(change)
+    image = left(change)
+    names = _known(target, change, image)
     return Statement(
         change,
-        _delete(target, _where(target, left, _known(target, change, left))),
-        _delete(target, _where(target, left, target.key or _known(target, change, left))),
+        _delete(target, _where(target, image, names)),
+        _delete(target, _where(target, image, target.key or names)),
     )
 
 
-def _unupdate(change: Row, target: Target, found: Image | None) -> Statement | None:
-    left = _left(change)
-    before = found.values if found is not None else {}
-    names = _known(target, change, left)
+def _unupdate(change: Row, target: Target, before: Image) -> Statement | None:
+    image = left(change)
+    names = _known(target, change, image)
     unknown = [name for name in names if name not in before]
     if unknown:
         raise RevertError(
@@ -129,7 +125,7 @@ def _unupdate(change: Row, target: Target, found: Image | None) -> Statement | N
             "is not known",
             "from now on it is with ALTER TABLE … REPLICA IDENTITY FULL",
         )
-    changed = [name for name in names if _differ(before[name], left.values[name])]
+    changed = [name for name in names if _differ(before[name], image[name])]
     if not changed:
         return None
     sets = sql.SQL(", ").join(
@@ -140,11 +136,10 @@ def _unupdate(change: Row, target: Target, found: Image | None) -> Statement | N
         return sql.SQL("UPDATE {} SET {} WHERE {}").format(target.identifier, sets, where)
 
     guards = [*target.key, *(name for name in changed if name not in target.key)] if target.key else names
-    return Statement(change, update(_where(target, left, guards)), update(_where(target, left, target.key or names)))
+    return Statement(change, update(_where(target, image, guards)), update(_where(target, image, target.key or names)))
 
 
-def _undelete(change: Row, target: Target, found: Image | None) -> Statement:
-    before = found.values if found is not None else {}
+def _undelete(change: Row, target: Target, before: Image) -> Statement:
     columns = [c for c in target.columns.values() if not c.is_generated]
     unknown = [c.name for c in columns if c.name not in before]
     if unknown:
@@ -153,7 +148,7 @@ def _undelete(change: Row, target: Target, found: Image | None) -> Statement:
             "known: the row cannot be brought back whole",
             "from now on it is with ALTER TABLE … REPLICA IDENTITY FULL",
         )
-    _known(target, change, Image.of(before))
+    _known(target, change, before)
     insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
         target.identifier,
         sql.SQL(", ").join([sql.Identifier(c.name) for c in columns]),
@@ -162,29 +157,25 @@ def _undelete(change: Row, target: Target, found: Image | None) -> Statement:
     return Statement(change, insert, insert)
 
 
-def _left(change: Row) -> Image:
-    return Image.of(change.after or {}, change.unchanged)
-
-
 def _known(target: Target, change: Row, image: Image) -> list[str]:
     """The columns of an image that the table has; all of them, or it is another table by now."""
-    strangers = [name for name in image.values if name not in target.columns]
+    strangers = [name for name in image if name not in target.columns]
     if strangers:
         raise RevertError(
             f"{change.qualified_name} has no column {', '.join(strangers)} any more, which {change.position} knows",
             "its columns were renamed or dropped since: this has to be undone by hand",
         )
-    masked = [name for name in image.values if target.columns[name].is_masked]
+    masked = [name for name in image if target.columns[name].is_masked]
     if masked:
         raise RevertError(
             f"{change.qualified_name}: {', '.join(masked)} is masked in the trail, and cannot be written back",
             "undo this by hand; a trail without masks is needed to revert",
         )
-    return [name for name in image.values if not target.columns[name].is_generated]
+    return [name for name in image if not target.columns[name].is_generated]
 
 
 def _where(target: Target, image: Image, names: Sequence[str]) -> sql.Composable:
-    matching = sql.SQL(" AND ").join([target.columns[name].matches(image.values[name]) for name in names])
+    matching = sql.SQL(" AND ").join([target.columns[name].matches(image[name]) for name in names])
     if target.key:
         return matching
     # Of rows that are the same, one.

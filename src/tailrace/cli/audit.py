@@ -13,7 +13,6 @@ from typing import Self
 
 import click
 
-from tailrace import sinks
 from tailrace.audit import environment
 from tailrace.audit.environment import Environment
 from tailrace.cli import Invocation, reporting
@@ -92,7 +91,7 @@ def verify(invocation: Invocation, sink: str | None) -> None:
 
     settings = invocation.audit_settings()
     options, name = trail.options_of(settings, os.environ, sink)
-    (common,) = [c.common for c in sinks.configured(settings, os.environ) if c.name == name]
+    common = trail.common_of(settings, os.environ, name)
 
     def told(tally: Tally) -> None:
         update(f"{tally.changes:,} changes compared, up to {tally.reached}")

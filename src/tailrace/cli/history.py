@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 
 from tailrace.audit import exact_json, history, trail
 from tailrace.cli import Invocation
 from tailrace.errors import ConfigError
+from tailrace.log.rendering import moment
 from tailrace.settings.pattern import split_name
 
 
-class Moment(click.ParamType[datetime]):
+class _Moment(click.ParamType[datetime]):
     name = "TIME"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         try:
-            moment = datetime.fromisoformat(str(value))
+            return moment(str(value))
         except ValueError:
             self.fail(f"{value!r} is no ISO time, such as 2026-11-16T12:00:00Z", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @click.command("history", short_help="Print a row's life from the audit trail.")
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
 @click.option(
-    "--as-of", type=Moment(), help="The row as it was then, in place of its life. UTC unless it says otherwise."
+    "--as-of", type=_Moment(), help="The row as it was then, in place of its life. UTC unless it says otherwise."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--sink", metavar="NAME", help="The audit sink whose table is read, where there are several.")

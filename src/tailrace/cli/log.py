@@ -20,7 +20,7 @@ from tailrace.errors import ConfigError, CorruptError
 from tailrace.log.compaction import OLDER_THAN, compact
 from tailrace.log.listing import LogObject, listed
 from tailrace.log.reader import LogReader
-from tailrace.log.rendering import iso, to_json, to_line
+from tailrace.log.rendering import iso, moment, to_json, to_line
 from tailrace.log.retention import Limits, retain
 from tailrace.log.segment import Header
 from tailrace.log.verify import Tally, verify
@@ -40,10 +40,9 @@ class _Bound(click.ParamType[Position | datetime]):
         if "/" in text:
             return Position.parse(text)
         try:
-            moment = datetime.fromisoformat(text)
+            return moment(text)
         except ValueError:
             self.fail(f"{text!r} is neither an LSN (0/1A2B), a position (0/1A2B:3) nor an ISO time", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _with_store(function: Callable[..., None]) -> Callable[..., None]:

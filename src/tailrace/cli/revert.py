@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
+from typing import Any
 
 import click
+import psycopg
 
-from tailrace import sinks
 from tailrace.audit import revert, trail
 from tailrace.audit.history import entries, line
 from tailrace.audit.trail import Selection
@@ -127,13 +128,13 @@ def _selection(
     return selection
 
 
-def _show(undo: revert.Undo, source: object) -> None:
+def _show(undo: revert.Undo, source: psycopg.Connection[Any]) -> None:
     noun = "change" if len(undo.changes) == 1 else "changes"
     whole = "one transaction" if undo.transactions == 1 else f"{undo.transactions} transactions"
     click.echo(f"-- undoes {len(undo.changes):,} {noun} of {whole}")
     for statement in undo.statements:
         click.echo(f"-- {line(next(entries([statement.change])))}")
-        click.echo(statement.guarded.as_string(source) + ";")  # type: ignore[arg-type]
+        click.echo(statement.guarded.as_string(source) + ";")
 
 
 def _told(conflict: revert.Conflict) -> str:
@@ -161,6 +162,5 @@ def _why(
 
 
 def _is_masked(settings: Settings, sink: str) -> revert.IsMasked:
-    (common,) = [c.common for c in sinks.configured(settings, os.environ) if c.name == sink]
-    patterns = [ColumnPattern.parse(text) for text in common.mask]
+    patterns = [ColumnPattern.parse(text) for text in trail.common_of(settings, os.environ, sink).mask]
     return lambda schema, table, column: any(p.matches(schema, table, column) for p in patterns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Self
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, CorruptError, GapError
 from tailrace.log.reader import LogReader, gap_error
+from tailrace.log.rendering import moment
 from tailrace.log.segment import Header
 from tailrace.log.trim import Trim
 
@@ -149,12 +150,12 @@ def parse_place(reader: LogReader, text: str, option: str) -> Lsn | None:
             return Lsn.parse(place)
         case place:
             try:
-                moment = datetime.fromisoformat(place)
+                when = moment(place)
             except ValueError:
                 raise ConfigError(
                     f"{option} is {text!r}", "write earliest, latest, an LSN such as 0/1A2B3C4, or an ISO time"
                 ) from None
-            return lsn_at(reader, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+            return lsn_at(reader, when)
 
 
 def following(

@@ -40,7 +40,7 @@ def to_line(change: Change) -> str:
     """For people: what happened where, with long values cut."""
     parts = [str(change.position), iso(change.committed_at), f"{change.operation:<8}"]
     if change.relation is None:
-        parts.append(f"{change.prefix!r} {_cut(_text(message(change)))}")
+        parts.append(f"{change.prefix!r} {cut(_text(message(change)))}")
     else:
         parts.append(change.relation.qualified_name)
     columns = change.new_columns or change.old_columns
@@ -73,6 +73,17 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+def moment(text: str) -> datetime:
+    """An ISO time, UTC unless it says otherwise; ValueError for anything else."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def cut(value: str) -> str:
+    """As much of it as fits beside others."""
+    return value if len(value) <= _WIDEST else value[: _WIDEST - 1] + "…"
+
+
 def _text(value: str | Sequence[str] | None) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -84,8 +95,4 @@ def _object(columns: Sequence[tuple[Column, bytes | None]] | None) -> str:
 
 
 def _pairs(columns: Sequence[tuple[Column, bytes | None]] | None) -> str:
-    return " ".join(f"{c.name}={_cut(mapping(c).json_text(v))}" for c, v in columns or ())
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= _WIDEST else value[: _WIDEST - 1] + "…"
+    return " ".join(f"{c.name}={cut(mapping(c).json_text(v))}" for c, v in columns or ())

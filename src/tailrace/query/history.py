@@ -11,6 +11,7 @@ from typing import Any
 
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError
+from tailrace.log.rendering import moment
 from tailrace.query.failure import Failure
 from tailrace.sinks.iceberg.point import Held
 
@@ -27,14 +28,14 @@ class AsOf:
         try:
             if "/" in text and ":" not in text:
                 return cls(lsn=Lsn.parse(text.strip()))
-            time = datetime.fromisoformat(text.strip())
+            time = moment(text.strip())
         except (ValueError, ConfigError):
             raise Failure(
                 "22023",
                 f'invalid value for parameter "tailrace.as_of": "{text}"',
                 "a time such as 2026-11-15 12:00 (UTC unless it names a zone), or an LSN such as 0/1A2B3C4",
             ) from None
-        return cls(time=time if time.tzinfo else time.replace(tzinfo=UTC))
+        return cls(time=time)
 
     def covers(self, cursor: Lsn, committed_at: datetime | None) -> bool:
         """Whether everything below that cursor counts."""

@@ -117,11 +117,6 @@ def _previous_keys(changes: TableChanges) -> pa.StringArray:
     return pc.if_else(is_other.fill_null(False), before, None)
 
 
-def key_text(relation: Relation, values: Sequence[str | None]) -> str | None:
-    """The same for one key, given as PostgreSQL's texts."""
-    return _key_texts(relation, [pa.array([value], pa.string()) for value in values])[0].as_py()  # type: ignore[no-any-return]
-
-
 def _key_texts(relation: Relation, texts: Sequence[pa.Array]) -> pa.StringArray:
     if len(texts) == 1:
         return texts[0]

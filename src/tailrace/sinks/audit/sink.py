@@ -153,8 +153,7 @@ class AuditSink:
                         self._write(session, some, is_again=is_again)
                     for late in receipt.late:
                         session.table.set_context(self._source.database, late)
-                session.ledger.admit(step.before.tables, step.after.tables)
-                session.ledger.move(step.after)
+                session.ledger.move(step.before, step.after)
         except BaseException:
             session.shapes.forget()
             raise
@@ -175,9 +174,7 @@ class AuditSink:
     def rewind(self, state: State) -> None:
         session = self._opened()
         with classified(), session.connection.transaction():
-            before = session.ledger.state()
-            session.ledger.admit(before.tables, state.tables)
-            session.ledger.move(state)
+            session.ledger.move(session.ledger.state(), state)
             if state.cursor is not None:
                 session.register.begin(state.cursor)
         session.end = session.table.end(self._source.database)

@@ -126,13 +126,14 @@ class Ledger:
                 "start deliver again: it goes on from where the destination is",
             )
 
-    def move(self, after: State) -> None:
+    def move(self, before: State, after: State) -> None:
+        self._admit(before.tables, after.tables)
         self._connection.execute(
             sql.SQL("UPDATE {} SET cursor = %s::pg_lsn, delivered_at = now() WHERE name = %s").format(self._sinks),
             [None if after.cursor is None else str(after.cursor), self._sink],
         )
 
-    def admit(self, before: Mapping[int, Lsn], after: Mapping[int, Lsn]) -> None:
+    def _admit(self, before: Mapping[int, Lsn], after: Mapping[int, Lsn]) -> None:
         """From which LSN on changes of each table count."""
         insert = sql.SQL(
             "INSERT INTO {} (sink, oid, lsn) VALUES (%s, %s, %s::pg_lsn)"

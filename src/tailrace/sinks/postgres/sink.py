@@ -92,8 +92,7 @@ class PostgresSink:
             for effect in staged:
                 if not effect.is_load:
                     self._apply(work, tables, effect)
-            session.ledger.admit(step.before.tables, step.after.tables)
-            session.ledger.move(step.after)
+            session.ledger.move(step.before, step.after)
         session.tables = tables
         if any(rows.is_staged for effect in staged for rows in effect.rows()):
             with classified():
@@ -105,9 +104,7 @@ class PostgresSink:
     def rewind(self, state: State) -> None:
         session = self._opened()
         with classified(), session.connection.transaction():
-            before = session.ledger.state()
-            session.ledger.admit(before.tables, state.tables)
-            session.ledger.move(state)
+            session.ledger.move(session.ledger.state(), state)
 
     def close(self) -> None:
         if self._session is not None:
