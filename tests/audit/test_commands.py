@@ -289,6 +289,10 @@ def test_erased_and_still_proved(shell: Shell) -> None:
     assert "2 rows whose values were erased" in said
     shell.audited.execute("UPDATE orders SET amount = 3 WHERE id = 5")
     shell.run("audit", "verify")
+    xid = _transaction(shell, "DELETE FROM orders WHERE id = 5")
+    shell.run("audit", "erase", "orders", "5", "--column", "status", "--yes")
+    assert "status was erased from the trail" in shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert shell.audited.log.connection.execute("SELECT count(*) FROM orders WHERE id = 5").fetchone() == (0,)
     trail.execute("UPDATE changes SET after = after || '{\"amount\": 9}' WHERE primary_key = '5'")
     shell.run("audit", "verify", code=1)
     for arguments, words in (

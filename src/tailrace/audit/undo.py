@@ -14,6 +14,7 @@ from psycopg import sql
 from tailrace.audit.exact_json import dumps, text
 from tailrace.audit.trail import Row
 from tailrace.errors import RevertError
+from tailrace.sinks.audit.rows import ERASED
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def _uninsert(change: Row, target: Target) -> Statement:
 def _unupdate(change: Row, target: Target, before: Image) -> Statement | None:
     image = left(change)
     names = _known(target, change, image)
+    _known(target, change, {name: value for name, value in before.items() if name in names})
     unknown = [name for name in names if name not in before]
     if unknown:
         raise RevertError(
@@ -170,6 +172,12 @@ def _known(target: Target, change: Row, image: Image) -> list[str]:
         raise RevertError(
             f"{change.qualified_name}: {', '.join(masked)} is masked in the trail, and cannot be written back",
             "undo this by hand; a trail without masks is needed to revert",
+        )
+    erased = [name for name, value in image.items() if value == ERASED]
+    if erased:
+        raise RevertError(
+            f"{change.qualified_name} {change.primary_key}: {', '.join(erased)} was erased from the trail",
+            "nobody knows what it was: this has to be undone by hand",
         )
     return [name for name in image if not target.columns[name].is_generated]
 
