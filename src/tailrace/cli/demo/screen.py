@@ -94,7 +94,7 @@ def answers(asking: Asking) -> list[str]:
     found = []
     for question, rows in zip(QUESTIONS, asking.answers, strict=False):
         told = "; ".join(" ".join(str(value) for value in row) for row in rows)
-        found += [question, f"    {told}"]
+        found += [question, f"    {told or 'none at the moment'}"]
     return found
 
 
