@@ -102,16 +102,19 @@ class Sealer:
 
     def offer(self, frames: Frames) -> None:
         with self._changed:
+            is_first = not self._inbox
             self._inbox.append(frames)
             self._inbox_bytes += len(frames.data)
-            self._changed.notify()
+            if is_first or self._inbox_bytes >= _PORTION_BYTES:
+                self._changed.notify()
 
     def idle(self, lsn: Lsn, *, urgent: bool) -> None:
         """The server has sent everything below `lsn`; `urgent` when it waits for us to confirm that."""
         with self._changed:
             self._idle_lsn = lsn
             self._idle_urgent |= urgent
-            self._changed.notify()
+            if urgent or self._is_idle_due(lsn, urgent=False):
+                self._changed.notify()
 
     def close(self) -> None:
         """Seal what is committed, and stop. A store that does not answer costs nothing but the work done again."""
@@ -141,7 +144,8 @@ class Sealer:
 
     def _step(self) -> bool:
         with self._changed:
-            self._changed.wait_for(self._has_work, timeout=self._patience())
+            while (seconds := self._patience()) > 0:
+                self._changed.wait(seconds)
             if self._aborted:
                 return False
             taken = self._take()
@@ -159,15 +163,14 @@ class Sealer:
             self._idle_urgent &= self._idle_lsn > self._writer.end_lsn
         return not closing or self._is_due(caught_up, closing)
 
-    def _has_work(self) -> bool:
-        is_idle = self._idle_urgent and not self._batches and not self._writer.tail_is_open
-        return bool(self._inbox) or self._closing or self._aborted or is_idle
-
     def _patience(self) -> float:
-        """How long to wait for more before there is something to do anyway."""
-        if any(b.end_lsn for b in self._batches):
-            return max(0.0, self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic())
-        return _IDLE_SECONDS
+        """How long to wait before there is something to do: what arrives before the next seal is read with it."""
+        is_asked = self._idle_urgent and not self._batches and not self._writer.tail_is_open
+        if self._closing or self._aborted or is_asked or self._inbox_bytes >= _PORTION_BYTES:
+            return 0
+        if self._inbox or any(b.end_lsn for b in self._batches):
+            return self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic()
+        return 0 if self._is_idle_due(self._idle_lsn, urgent=False) else _IDLE_SECONDS
 
     def _take(self) -> list[Frames]:
         """As many offers as fill the segment, in portions that are large enough to be cheap a row."""

@@ -126,7 +126,7 @@ class AuditSink:
 
     def stage(self, part: Part) -> Receipt:
         manner = Manner(self._source, self._inserts, datetime.now(UTC).isoformat())
-        stage = Stage(prefix(self.name), self._options.schema)
+        stage = Stage(prefix(self.name), self._options.schema, part.step)
         stitching = Stitching()
         pieces = []
         with self._options.staging() as connection:

@@ -71,7 +71,7 @@ class PostgresSink:
         pass
 
     def stage(self, part: Part) -> Receipt:
-        stage = Stage(prefix(self.name), self._options.schema)
+        stage = Stage(prefix(self.name), self._options.schema, part.step)
         found: list[Effect[Rows]] = []
         with self._options.staging() as connection:
             for run in gathered(part.chunks):

@@ -12,6 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from tailrace.sinks.base import Step
 from tailrace.sinks.postgres.copying import lines
 from tailrace.sinks.postgres.declared import Types
 from tailrace.sinks.postgres.failure import refused_rows
@@ -21,6 +22,8 @@ Connection = psycopg.Connection[Any]
 
 INLINE_BYTES = 1024 * 1024
 """Of one part's rows, as COPY has them: what goes through Spark's driver without anybody noticing."""
+_LONE: Final = 16
+"""Times as many, when it is the only one: it goes nowhere, and to stage it would only mean to write it twice."""
 _KEPT: Final = 32
 """Temporary tables that a session keeps: PostgreSQL empties each of them at every commit that used any."""
 
@@ -28,20 +31,20 @@ _KEPT: Final = 32
 class Stage:
     """Where one attempt at one part puts its rows. Connects when it must."""
 
-    def __init__(self, prefix: str, schema: str) -> None:
+    def __init__(self, prefix: str, schema: str, step: Step) -> None:
         self._name = f"{prefix}{uuid.uuid4().hex}"
         self._schema = schema
         self._numbers = count()
-        self._inline = 0
+        self._room = INLINE_BYTES * (_LONE if step.parts == 1 and not step.loads else 1)
 
     def put(self, table: Table, name: str, connect: Callable[[], Connection]) -> Rows:
         """`name` is what messages call the table that the rows are for."""
         text: list[bytes] = []
-        if self._inline + sum(a.nbytes for a in table.arrays) <= INLINE_BYTES:
+        if sum(a.nbytes for a in table.arrays) <= self._room:
             text = list(lines(table.arrays, len(table)))
             size = sum(map(len, text))
-            if self._inline + size <= INLINE_BYTES:
-                self._inline += size
+            if size <= self._room:
+                self._room -= size
                 return Rows(table.fields, len(table), b"".join(text), table.positions)
         return self._staged(connect(), table, text, name)
 

@@ -41,6 +41,10 @@ _log = logging.getLogger("tailrace.deliver")
 # Between two steps: a snapshot whose message got lost (the log itself tells of others), and the sink's own upkeep.
 _LOOK_S: Final = 10.0
 _RATE_OVER_S: Final = 10.0
+# A batch takes what comes while it lasts, without going back to the query, which needs 0.1 s to its next, and twice
+# that on a busy machine; after so long the query writes down how far it is.
+_BATCH_S: Final = 10.0
+_POLL_S: Final = 0.02
 # A query takes one or two to begin.
 _START_S: Final = 5.0
 
@@ -324,6 +328,7 @@ class Delivery:
         there, twice and at length; the query's own ledger, which takes the batch for done, is not kept.
         """
         end = self._end_of(batch_id)
+        until = time.monotonic() + _BATCH_S
         self._has_ticked.set()
         while self._broken is None and not self._again.is_set():
             if self._paused.is_set():
@@ -345,7 +350,21 @@ class Delivery:
                     _log.info("sink %s: delivers again", self.name)
                 self._condition, self._error = "running", None
                 self._backoff = Backoff()
-                return
+                following = self._came_meanwhile(until)
+                if following is None:
+                    return
+                end = following
+
+    def _came_meanwhile(self, until: float) -> Offset | None:
+        """Where the next step ends, of a sink that takes changes as they come; None: the query is to go on."""
+        while self._interval_ms == 0 and time.monotonic() < until and not self._paused.is_set():
+            with self._busy:
+                ahead = self._stepper.ahead()
+            if ahead.slices:
+                return ahead.end
+            if self._again.wait(_POLL_S):
+                break
+        return None
 
     def _reopen(self) -> None:
         """After a failure the destination says where the sink stands: the step may have been committed."""
