@@ -71,7 +71,7 @@ class Asking:
         if self._has_tables():
             with self.connect() as connection:
                 found = [connection.execute(question.encode()).fetchall() for question in QUESTIONS]
-            # Until the shop's first orders are in the lake there is nothing to say; that none is paid just now, there is.
+            # Until the shop's first orders are in the lake there is nothing to say.
             self.answers = found if found[0] else []
 
     def _ask_again(self) -> None:

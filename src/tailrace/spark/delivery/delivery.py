@@ -3,6 +3,9 @@
 The query decides when a batch is due and up to where it reaches; the sink's cursor decides where it begins. So the
 query's checkpoint is made anew at each start, and nothing is lost with it. The batch itself is done in the query's
 callback: small ones right there, without a job of Spark's.
+
+A sink that takes changes as they come (`interval_ms` 0) does not wait for the query, whose every batch costs a tenth of
+a second: whoever keeps it going follows the log too, and the query writes down now and then how far that is.
 """
 
 from __future__ import annotations
@@ -41,10 +44,12 @@ _log = logging.getLogger("tailrace.deliver")
 # Between two steps: a snapshot whose message got lost (the log itself tells of others), and the sink's own upkeep.
 _LOOK_S: Final = 10.0
 _RATE_OVER_S: Final = 10.0
-# A batch takes what comes while it lasts, without going back to the query, which needs 0.1 s to its next, and twice
-# that on a busy machine; after so long the query writes down how far it is.
-_BATCH_S: Final = 10.0
+# What comes into the log is looked for this often, and less often when nothing came for a while: it costs a request.
 _POLL_S: Final = 0.02
+_IDLE_POLL_S: Final = 0.05
+_IDLE_AFTER_S: Final = 1.0
+# How often a query writes down how far a sink is that does not wait for it.
+_LEDGER_S: Final = 10
 # A query takes one or two to begin.
 _START_S: Final = 5.0
 
@@ -207,7 +212,6 @@ class Delivery:
                 self._next_look = time.monotonic() + _LOOK_S
                 self._start_query()
                 self._condition = "running"
-                self._catch_up()
                 self._watch_query()
             except _StoppedError:
                 continue
@@ -264,18 +268,9 @@ class Delivery:
             .writeStream.queryName(f"tailrace {self.name}")
             .foreachBatch(self._batch)
             .option("checkpointLocation", self._checkpoint.as_uri())
-            .trigger(processingTime=f"{self._interval_ms} milliseconds")
+            .trigger(processingTime=f"{self._interval_ms or 1000 * _LEDGER_S} milliseconds")
             .start()
         )
-
-    def _catch_up(self) -> None:
-        """What is in the log already does not wait for the query, which takes a second or two to begin."""
-        while not (self._has_ticked.is_set() or self._again.is_set() or self._paused.is_set()):
-            with self._busy:
-                ahead = self._stepper.ahead()
-                if not ahead.slices:
-                    return
-                self._deliver(ahead.end)
 
     def _deliver(self, end: Offset) -> None:
         # Nobody can look while a step is under way, and it may take for ever.
@@ -284,23 +279,40 @@ class Delivery:
         self._oldest_us = None
 
     def _watch_query(self) -> None:
-        """Until the query ends, or somebody wants it to. Tables that are due are loaded between its batches."""
-        assert self._query is not None
-        while not self._again.wait(0.05):
+        """Until the query ends, or somebody wants it to. Tables that are due are loaded between batches."""
+        looked_at = came_at = float("-inf")
+        while not self._again.is_set():
+            came = self._takes_itself and not self._paused.is_set() and self._try()
             if self._broken is not None:
                 raise self._broken
-            if not self._query.isActive:
-                with self._busy:
-                    self._stepper.backlog()  # if it was the log, that says it in words
-                raise _ended(self.name, self._query.exception())
-            if self._wish.reload and not self._paused.is_set():
-                self._reload(self._wish.reload)
-            if time.monotonic() >= self._next_look and not self._paused.is_set():
-                with self._busy:
-                    self._stepper.load_missing()
-                    self._stepper.sink.tend()
-                self._next_look = time.monotonic() + _LOOK_S
+            now = time.monotonic()
+            if now - looked_at >= _IDLE_POLL_S:
+                self._look_after_query()
+                looked_at = now
+            if came:
+                came_at = now
+            else:
+                self._again.wait(_POLL_S if now - came_at < _IDLE_AFTER_S else _IDLE_POLL_S)
         raise _StoppedError
+
+    @property
+    def _takes_itself(self) -> bool:
+        """Also what is in the log before the query has begun, which takes it a second or two."""
+        return self._interval_ms == 0 or not self._has_ticked.is_set()
+
+    def _look_after_query(self) -> None:
+        assert self._query is not None
+        if not self._query.isActive:
+            with self._busy:
+                self._stepper.backlog()  # if it was the log, that says it in words
+            raise _ended(self.name, self._query.exception())
+        if self._wish.reload and not self._paused.is_set():
+            self._reload(self._wish.reload)
+        if time.monotonic() >= self._next_look and not self._paused.is_set():
+            with self._busy:
+                self._stepper.load_missing()
+                self._stepper.sink.tend()
+            self._next_look = time.monotonic() + _LOOK_S
 
     def _reload(self, patterns: Sequence[str]) -> None:
         with self._busy:
@@ -328,43 +340,39 @@ class Delivery:
         there, twice and at length; the query's own ledger, which takes the batch for done, is not kept.
         """
         end = self._end_of(batch_id)
-        until = time.monotonic() + _BATCH_S
         self._has_ticked.set()
         while self._broken is None and not self._again.is_set():
-            if self._paused.is_set():
-                self._again.wait(0.1)
-                continue
-            try:
-                with self._busy:
-                    self._deliver(end)
-            except TailraceError as error:
-                if error.retry:
-                    self._fail(error)
-                    self._reopen()
-                else:
-                    self._broken = error
-            except Exception as error:
-                self._broken = error
-            else:
-                if self._condition == "retrying":
-                    _log.info("sink %s: delivers again", self.name)
-                self._condition, self._error = "running", None
-                self._backoff = Backoff()
-                following = self._came_meanwhile(until)
-                if following is None:
+            if self._interval_ms == 0 or self._paused.is_set():
+                if self.has_delivered(end) or self._again.wait(_IDLE_POLL_S):
                     return
-                end = following
+            elif self._try(end):
+                return
 
-    def _came_meanwhile(self, until: float) -> Offset | None:
-        """Where the next step ends, of a sink that takes changes as they come; None: the query is to go on."""
-        while self._interval_ms == 0 and time.monotonic() < until and not self._paused.is_set():
+    def _try(self, end: Offset | None = None) -> bool:
+        """Deliver up to a place, or what there is; whether that was done. What is not, and may pass, is told of."""
+        try:
             with self._busy:
-                ahead = self._stepper.ahead()
-            if ahead.slices:
-                return ahead.end
-            if self._again.wait(_POLL_S):
-                break
-        return None
+                if end is None:
+                    ahead = self._stepper.ahead()
+                    if not ahead.slices:
+                        return False
+                    end = ahead.end
+                self._deliver(end)
+        except TailraceError as error:
+            if error.retry:
+                self._fail(error)
+                self._reopen()
+            else:
+                self._broken = error
+            return False
+        except Exception as error:
+            self._broken = error
+            return False
+        if self._condition == "retrying":
+            _log.info("sink %s: delivers again", self.name)
+        self._condition, self._error = "running", None
+        self._backoff = Backoff()
+        return True
 
     def _reopen(self) -> None:
         """After a failure the destination says where the sink stands: the step may have been committed."""
