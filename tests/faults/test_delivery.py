@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
+from tests.contract.audited import Audited
 from tests.contract.lake import Lake, engine
 from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
@@ -124,7 +125,7 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
     rng = random.Random(1)
     files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
     with running(18, autovacuum=False) as server:
-        replica = make_database(server)
+        replica, trail = make_database(server), Audited(make_database(server))
         scene = Scene(
             database,
             tmp_path,
@@ -133,6 +134,10 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
             name = "replica"
             type = "postgres"
             url = "{replica.url}"
+            [[sink]]
+            name = "audit"
+            type = "audit"
+            url = "{trail.database.url}"
             [[sink]]
             name = "files"
             type = "files"
@@ -167,6 +172,7 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
                     _kill(process)
         scene.deliver_all()
         _assert_replica(scene, replica)
+        trail.assert_tells(list(LogReader(scene.store).changes()), Lsn(0), Lsn(2**63))
     _assert_files(scene, files)
     _assert_lake(scene, lake)
 
