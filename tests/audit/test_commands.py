@@ -126,6 +126,29 @@ def test_undone_as_shown(shell: Shell) -> None:
     assert oracle.rows(connection, "public", "orders") != before["orders"]
 
 
+def test_types_of_somebodys_own_are_undone(shell: Shell) -> None:
+    """One that PostgreSQL cannot compare at all, one that it compares by an operator outside pg_catalog."""
+    connection = shell.audited.log.connection
+    shell.audited.execute(
+        "CREATE EXTENSION vector",
+        "CREATE TYPE note AS (at int, said json)",
+        "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "CREATE TABLE own (id int PRIMARY KEY, n note, v vector(2), m mood[])",
+        "ALTER TABLE own REPLICA IDENTITY FULL",
+        """INSERT INTO own VALUES (1, '(1,"{""a"": 1}")', '[1,2]', '{good}'), (2, NULL, '[3,4]', '{bad,good}')""",
+    )
+    before = oracle.rows(connection, "public", "own")
+    xid = _transaction(
+        shell,
+        """UPDATE own SET n = '(2,"[]")', v = '[5,6]', m = '{}' WHERE id = 1""",
+        "DELETE FROM own WHERE id = 2",
+        "INSERT INTO own VALUES (3, '(,)', NULL, '{bad}')",
+    )
+    assert oracle.rows(connection, "public", "own") != before
+    shell.run("revert", "--xid", str(xid), "--apply")
+    assert oracle.rows(connection, "public", "own") == before
+
+
 def test_what_stands_in_the_way(shell: Shell) -> None:
     connection = shell.audited.log.connection
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')")

@@ -45,7 +45,13 @@ SINK = SinkStatus(
 )
 WELL = Overview(
     SourceStatus("tailrace", True, "reserved", Lsn(0x1_0000_0100), 4096),
-    CaptureStatus("streaming", changes=5, received_lsn=Lsn(300), durable_lsn=Lsn(200), last_committed_at=MOMENT),
+    CaptureStatus(
+        "streaming",
+        operations={"INSERT": 3, "DELETE": 2},
+        received_lsn=Lsn(300),
+        durable_lsn=Lsn(200),
+        last_committed_at=MOMENT,
+    ),
     LogStatus("file:///x", 9, 3, 1000, Position(Lsn(1), 0), Position(Lsn(2), 3), Lsn(200), MOMENT),
     [SINK],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import Any
 
@@ -40,7 +41,13 @@ def test_capture_alone(database: Database, file_address: StoreAddress) -> None:
             assert wait_until(lambda: told()["capture"]["changes"] == 10, 30)
             assert wait_until(lambda: told()["source"]["is_active"], 30), "found out anew every few seconds"
             assert told()["log"]["error"] is None
-            assert "tailrace_capture_changes_total 10" in client.get("/metrics").text
+            metrics = client.get("/metrics").text
+            assert 'tailrace_capture_changes_total{operation="insert"} 10\n' in metrics
+            assert 'tailrace_capture_changes_total{operation="delete"} 0\n' in metrics
+            assert "tailrace_capture_repeated_total 0\n" in metrics
+            # BEGIN, the table's description, ten inserts, COMMIT.
+            assert "tailrace_capture_messages_total 13\n" in metrics
+            assert re.search(r"tailrace_capture_start_time_seconds \d{10}", metrics)
             assert client.post("/sinks/lake/pause", headers={"Authorization": "Bearer s3cret"}).status_code == 404
 
             # The source is away: told, and health does not wait for it.

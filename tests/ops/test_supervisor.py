@@ -58,7 +58,7 @@ class Pair:
         script = directory / "child.py"
         script.write_text(_CHILD)
         (directory / "capture.json").write_text(
-            json.dumps({"capture": CaptureStatus("streaming", changes=7).to_json()})
+            json.dumps({"capture": CaptureStatus("streaming", operations={"INSERT": 7}).to_json()})
         )
         (directory / "deliver.json").write_text(f'{{"sinks": [{SINK.to_json()}]}}')
         command = [sys.executable, str(script), str(directory)]

@@ -41,7 +41,8 @@ class Column:
             return sql.SQL("{} IS NULL").format(name)
         if self.type == "json":
             return sql.SQL("{}::jsonb = {}::jsonb").format(name, wanted)
-        if self.type.removesuffix("[]") in _BY_TEXT or self.type == "json[]":
+        # A type of somebody's own: its equality is not found where only pg_catalog is searched, if it has any.
+        if self.type.removesuffix("[]") in _BY_TEXT or self.type == "json[]" or "." in self.type:
             return sql.SQL("{}::text = {}::{}::text").format(name, wanted, sql.SQL(self.type))
         return sql.SQL("{} = {}").format(name, wanted)
 

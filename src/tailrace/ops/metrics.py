@@ -9,6 +9,8 @@ from tailrace.ops.status import SINK_CONDITIONS, CaptureStatus, LogStatus, Overv
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_OPERATIONS: Final = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE")
+
 Sample = tuple[dict[str, str], float | None]
 
 
@@ -40,10 +42,25 @@ def _source(source: SourceStatus) -> Iterator[str]:
 def _capture(capture: CaptureStatus) -> Iterator[str]:
     committed = capture.last_committed_at
     yield _one("tailrace_capture_connected", "gauge", "Whether it streams.", capture.state == "streaming")
-    yield _one("tailrace_capture_changes_total", "counter", "Changes made durable.", capture.changes)
+    yield _family(
+        "tailrace_capture_changes_total",
+        "counter",
+        "Changes made durable.",
+        [({"operation": name.lower()}, capture.operations.get(name, 0)) for name in _OPERATIONS],
+    )
     yield _one("tailrace_capture_transactions_total", "counter", "Transactions made durable.", capture.transactions)
     yield _one("tailrace_capture_segments_total", "counter", "Segments written.", capture.segments)
     yield _one("tailrace_capture_payload_bytes_total", "counter", "Bytes of changes.", capture.payload_bytes)
+    yield _one("tailrace_capture_messages_total", "counter", "Messages of the stream received.", capture.messages)
+    yield _one("tailrace_capture_keepalives_total", "counter", "Keepalives received.", capture.keepalives)
+    yield _one("tailrace_capture_repeated_total", "counter", "Changes sent again that the log had.", capture.repeated)
+    yield _one("tailrace_capture_left_out_total", "counter", "Changes of Tailrace's own tables.", capture.left_out)
+    yield _one(
+        "tailrace_capture_start_time_seconds",
+        "gauge",
+        "When its process started.",
+        None if capture.started_at is None else capture.started_at.timestamp(),
+    )
     yield _one("tailrace_capture_received_lsn", "gauge", "Where the stream stands.", capture.received_lsn)
     yield _one("tailrace_capture_durable_lsn", "gauge", "What is durable, and acknowledged.", capture.durable_lsn)
     yield _one("tailrace_capture_lag_bytes", "gauge", "Received and not yet durable.", capture.lag_bytes)

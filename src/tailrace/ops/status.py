@@ -42,11 +42,16 @@ class SourceStatus:
 @dataclass(frozen=True)
 class CaptureStatus:
     state: Condition
-    changes: int = 0
-    """Like all counts, since the process started."""
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """Changes of each. Like all counts, since the process started."""
     transactions: int = 0
     segments: int = 0
     payload_bytes: int = 0
+    messages: int = 0
+    keepalives: int = 0
+    repeated: int = 0
+    left_out: int = 0
+    started_at: datetime | None = None
     received_lsn: Lsn = _NOWHERE
     durable_lsn: Lsn = _NOWHERE
     last_committed_at: datetime | None = None
@@ -59,6 +64,10 @@ class CaptureStatus:
     last_error: str | None = None
     last_error_hint: str | None = None
     pid: int | None = None
+
+    @property
+    def changes(self) -> int:
+        return sum(self.operations.values())
 
     @property
     def lag_bytes(self) -> int:
@@ -82,10 +91,15 @@ class CaptureStatus:
         committed = done.last_committed_at_us
         return cls(
             state,
-            changes=done.changes,
+            operations=dict(done.operations),
             transactions=done.transactions,
             segments=done.segments,
             payload_bytes=done.payload_bytes,
+            messages=done.messages,
+            keepalives=done.keepalives,
+            repeated=done.repeated,
+            left_out=done.left_out,
+            started_at=capture.started_at,
             received_lsn=capture.received_lsn,
             durable_lsn=capture.durable_lsn,
             last_committed_at=None if committed is None else datetime.fromtimestamp(committed / 1e6, UTC),
@@ -98,18 +112,18 @@ class CaptureStatus:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return _plain(asdict(self)) | {"lag_bytes": self.lag_bytes}
+        return _plain(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        known = {key: value for key, value in raw.items() if key != "lag_bytes"}
-        committed = raw["last_committed_at"]
+        known = {key: value for key, value in raw.items() if key not in ("changes", "lag_bytes")}
         return cls(
             **known
             | {
                 "received_lsn": Lsn.parse(raw["received_lsn"]),
                 "durable_lsn": Lsn.parse(raw["durable_lsn"]),
-                "last_committed_at": None if committed is None else datetime.fromisoformat(committed),
+                "last_committed_at": _moment(raw["last_committed_at"]),
+                "started_at": _moment(raw["started_at"]),
             }
         )
 
@@ -162,6 +176,10 @@ def _faults(what: str, state: str, error: str | None, hint: str | None) -> list[
     if state not in WRONG and not (error and state == "streaming"):
         return []
     return [": ".join(filter(None, (f"{what} is {state}", error, hint)))]
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,6 +115,10 @@ class Batch:
     """Every transaction that commits below this has been seen whole; 0 if none ended here."""
     defined: list[tuple[int, Relation]] = field(default_factory=list)
     """Relations that are described here, each with the row it stands before."""
+    repeated: int = 0
+    """Changes of transactions that the log has."""
+    left_out: int = 0
+    """Changes of Tailrace's own relations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,9 @@ def read(
     # PostgreSQL 14 also sends transactions in which nothing is published.
     commits = np.flatnonzero(kind == C)
     changes = ordinal[commits]
-    kept = _KEPT[kind] & (commit_lsn >= skip_below)
+    is_new = commit_lsn >= skip_below
+    repeated = 0 if is_new.all() else int(_IS_CHANGE[kind[~is_new]].sum())
+    kept = _KEPT[kind] & is_new
     of_own = _of_own(relation_id, described, own)
     if len(of_own) or transaction.left_out:
         kept[of_own] = False
@@ -240,7 +246,7 @@ def read(
     lsn = _be64(buffer, starts + _START_LSN)
     payload = pc.binary_slice(payload, HEADER, stop=_NO_STOP)
     rows = Rows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
-    return Batch(rows, committed_rows, end_lsn, defined)
+    return Batch(rows, committed_rows, end_lsn, defined, repeated, len(of_own))
 
 
 def _of_own(relation_id: I64, described: Sequence[tuple[int, Relation]], own: Collection[int]) -> I64:

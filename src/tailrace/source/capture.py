@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 import psycopg
@@ -60,6 +61,7 @@ class Capture:
         accept_gap: bool = False,
         snapshots: Snapshots | None = None,
     ) -> None:
+        self.started_at = datetime.now(UTC)
         self.progress = Progress()
         self.reconnections = 0
         self.received_lsn = Lsn(0)
@@ -219,6 +221,7 @@ class Capture:
             received = None
             if not sealer.is_full:
                 received = stream.receive()
+                self.progress.keepalives += received.keepalives
                 if received.frames:
                     sealer.offer(received.frames)
                 if received.wal_end is not None:

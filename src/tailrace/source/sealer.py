@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import StoreError, TailraceError
@@ -36,23 +38,42 @@ _CLOSE_SECONDS = 15.0
 _PORTION_BYTES = 1 << 20
 # Columns beside the payload, in memory.
 _ROW_BYTES = 49
+_OPERATIONS = {
+    framing.INSERT: "INSERT",
+    framing.U: "UPDATE",
+    framing.D: "DELETE",
+    framing.T: "TRUNCATE",
+    framing.M: "MESSAGE",
+}
 
 
 @dataclass(slots=True)
 class Progress:
     """What capture has done since it started; read by whoever shows it."""
 
-    changes: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    """Changes, of each operation."""
     transactions: int = 0
     segments: int = 0
     payload_bytes: int = 0
     last_position: Position | None = None
     last_committed_at_us: int | None = None
+    messages: int = 0
+    """Of the stream, keepalives not among them."""
+    keepalives: int = 0
+    repeated: int = 0
+    """Changes that the server sent again, and that the log had."""
+    left_out: int = 0
+    """Changes of Tailrace's own tables."""
+
+    @property
+    def changes(self) -> int:
+        return self.operations.total()
 
     def add(self, header: Header, rows: Rows) -> None:
-        commits = int((rows.kind == framing.C).sum())
-        self.changes += len(rows) - commits
-        self.transactions += commits
+        kinds = np.bincount(rows.kind, minlength=256)
+        self.operations.update({name: int(kinds[kind]) for kind, name in _OPERATIONS.items() if kinds[kind]})
+        self.transactions += int(kinds[framing.C])
         self.segments += 1
         self.payload_bytes += header.payload_bytes
         if header.last is not None:
@@ -192,8 +213,11 @@ class Sealer:
 
     def _read(self, frames: Frames) -> None:
         messages = Messages.of(frames)
+        self._progress.messages += len(messages.kind)
         described = [(at, r) for at, text in messages.descriptions() if (r := self._describe(text)) is not None]
         batch = framing.read(messages, self._transaction, self._skip_below, described, self._own)
+        self._progress.repeated += batch.repeated
+        self._progress.left_out += batch.left_out
         self._defined += [(self._pending_rows + row, relation) for row, relation in batch.defined]
         for _, relation in described:
             self._note(relation)

@@ -31,6 +31,7 @@ class Received:
     """Everything below was sent before: the newest keepalive's word, if it came after all the frames."""
     wants_reply: bool
     """The server asked for one, before or after frames."""
+    keepalives: int
 
 
 class ReplicationStream:
@@ -73,7 +74,7 @@ class ReplicationStream:
         get = self._connection.get_copy_data
         frames: list[memoryview] = []
         size = 0
-        wal_end, wants_reply = None, False
+        wal_end, wants_reply, keepalives = None, False, 0
         try:
             while size < _BATCH_BYTES:
                 length, frame = get(1)
@@ -84,6 +85,7 @@ class ReplicationStream:
                 if frame[0] == _KEEPALIVE:
                     end, _, reply = struct.unpack_from(">QQB", frame, 1)
                     wal_end, wants_reply = Lsn(end), wants_reply or bool(reply)
+                    keepalives += 1
                 else:
                     wal_end = None
                     frames.append(frame)
@@ -94,7 +96,7 @@ class ReplicationStream:
             raise self._missed
         if frames or wal_end is not None:
             self.received_at = time.monotonic()
-        return Received(Frames.of(frames) if frames else None, wal_end, wants_reply)
+        return Received(Frames.of(frames) if frames else None, wal_end, wants_reply, keepalives)
 
     def send_status(self, written: Lsn, durable: Lsn, *, wants_reply: bool = False) -> None:
         now = int((time.time() - _EPOCH_SHIFT_S) * 1_000_000)
