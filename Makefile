@@ -40,4 +40,4 @@ bench: setup ## rates, latency and memory, against baselines of the same run
 lock: setup ## renew requirements.lock from pyproject.toml
 	@$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
 	@.venv/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--extra embedded --extra query --extra spark --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml
+		--extra embedded --extra nats --extra query --extra spark --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml

@@ -201,6 +201,7 @@ class Delivery:
         """Open, deliver until something happens, wait, begin anew."""
         while not self._stopping.is_set():
             self._again.clear()
+            self._has_ticked.clear()
             self._broken = None
             try:
                 self._condition = "starting"
@@ -210,9 +211,8 @@ class Delivery:
                     self._stepper.load_missing()
                     self._stepper.backlog()  # raises where the log cannot be read on from the cursor
                 self._next_look = time.monotonic() + _LOOK_S
-                self._start_query()
                 self._condition = "running"
-                self._watch_query()
+                self._follow()
             except _StoppedError:
                 continue
             except TailraceError as error:
@@ -258,7 +258,6 @@ class Delivery:
         from tailrace.spark.datasource import register
 
         shutil.rmtree(self._checkpoint, ignore_errors=True)
-        self._has_ticked.clear()
         register(self._spark)
         stream = self._spark.readStream.format("tailrace").option("starting", str(self._stepper.cursor))
         for key, value in self._settings.options.items():
@@ -278,8 +277,9 @@ class Delivery:
         self._stepper.deliver(end)
         self._oldest_us = None
 
-    def _watch_query(self) -> None:
-        """Until the query ends, or somebody wants it to. Tables that are due are loaded between batches."""
+    def _follow(self) -> None:
+        """Until the query ends, or somebody wants it to. What is in the log already does not wait for the query, which
+        takes seconds of both processors to begin: it is started when there is nothing left to do."""
         looked_at = came_at = float("-inf")
         while not self._again.is_set():
             came = self._takes_itself and not self._paused.is_set() and self._try()
@@ -287,22 +287,23 @@ class Delivery:
                 raise self._broken
             now = time.monotonic()
             if now - looked_at >= _IDLE_POLL_S:
-                self._look_after_query()
+                self._look_after()
                 looked_at = now
             if came:
                 came_at = now
-            else:
-                self._again.wait(_POLL_S if now - came_at < _IDLE_AFTER_S else _IDLE_POLL_S)
+                continue
+            if self._query is None:
+                self._start_query()
+            self._again.wait(_POLL_S if now - came_at < _IDLE_AFTER_S else _IDLE_POLL_S)
         raise _StoppedError
 
     @property
     def _takes_itself(self) -> bool:
-        """Also what is in the log before the query has begun, which takes it a second or two."""
         return self._interval_ms == 0 or not self._has_ticked.is_set()
 
-    def _look_after_query(self) -> None:
-        assert self._query is not None
-        if not self._query.isActive:
+    def _look_after(self) -> None:
+        """The query, and between two steps what is due: tables to load, the destination's upkeep."""
+        if self._query is not None and not self._query.isActive:
             with self._busy:
                 self._stepper.backlog()  # if it was the log, that says it in words
             raise _ended(self.name, self._query.exception())
@@ -336,7 +337,7 @@ class Delivery:
     def _batch(self, _: DataFrame, batch_id: int) -> None:
         """Called by the query for each of its batches. Returns when it is durable at the destination.
 
-        Or when it never will be: `_watch_query` ends the query then. An exception that goes through Java is printed
+        Or when it never will be: `_follow` ends the query then. An exception that goes through Java is printed
         there, twice and at length; the query's own ledger, which takes the batch for done, is not kept.
         """
         end = self._end_of(batch_id)
