@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("postgres", "rest", "snapshot", "spark", "store", "tls")]
+pytest_plugins = [
+    f"tests.fixtures.{name}" for name in ("nats", "postgres", "rest", "snapshot", "spark", "store", "tls")
+]
 
 _LONG = (
     *("contract/test_sinks", "cli/test_run", "faults/test_kill", "cli/test_demo", "contract/test_lake", "spark/"),

@@ -25,6 +25,7 @@ from tailrace.sinks.base import Parallel, State
 from tailrace.sinks.errand import Errand, Staged
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.table import LakeTable
+from tailrace.sinks.nats.wire import Wire
 from tailrace.sinks.stepper import Staff, Stepper
 from tailrace.store import FileStore, Store
 
@@ -162,6 +163,7 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(recorder, "_write", before(recorder._write)),
         patch.object(LakeTable, "_finish", before(LakeTable._finish)),
         patch.object(Catalog, "rename", before(Catalog.rename)),
+        patch.object(Wire, "_write", before(Wire._write)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),
         patch.object(psycopg.Transaction, "__exit__", left_transaction),

@@ -8,12 +8,16 @@ import random
 import signal
 import socket
 import subprocess
+import sys
+import sysconfig
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tailrace.errors import ConfigError
 
 # Below every system's range of ephemeral ports: a port chosen there could be taken by somebody's outgoing
 # connection while a server restarts.
@@ -31,6 +35,14 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def program(name: str, what: str) -> Path:
+    """Of a wheel that holds nothing but a script: beside the interpreter, or where this scheme puts scripts."""
+    for directory in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
+        if (directory / name).exists():
+            return directory / name
+    raise ConfigError(f"the embedded {what} is not installed", "pip install 'tailrace[embedded]'")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -7,8 +7,6 @@ import json
 import secrets
 import shutil
 import signal
-import sys
-import sysconfig
 import tempfile
 import urllib.error
 import urllib.request
@@ -20,8 +18,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from tailrace.embedded.process import Process, Server, free_port, wait_until
-from tailrace.errors import ConfigError, StoreError
+from tailrace.embedded.process import Process, Server, free_port, program, wait_until
+from tailrace.errors import StoreError
 
 
 class S3Server(Server):
@@ -29,7 +27,7 @@ class S3Server(Server):
 
     def __init__(self, bucket: str = "tailrace") -> None:
         self.bucket = bucket
-        self._program = _program()
+        self._program = program("weed", "S3 server")
         self._directory = Path(tempfile.mkdtemp(prefix="tailrace-s3-"))
         self._secret = secrets.token_hex(20)
         self._ports: dict[str, int] = {}
@@ -144,11 +142,3 @@ class S3Server(Server):
             return True
 
         return wait_until(is_written, timeout_s)
-
-
-def _program() -> Path:
-    # The wheel holds nothing but a script: beside the interpreter, or where this scheme puts scripts.
-    for directory in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
-        if (directory / "weed").exists():
-            return directory / "weed"
-    raise ConfigError("the embedded S3 server is not installed", "pip install 'tailrace[embedded]'")

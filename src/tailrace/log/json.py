@@ -148,7 +148,7 @@ def positions(at: At) -> pa.StringArray:
 
 def lsns(values: I64) -> pa.StringArray:
     """As `Lsn` prints: 0/1A2B3C4."""
-    return _concatenated(_hexadecimal(values >> 32), "/", _hexadecimal(values & 0xFFFFFFFF))
+    return _concatenated(hexadecimal(values >> 32, 8), "/", hexadecimal(values & 0xFFFFFFFF, 8))
 
 
 def moments(microseconds: I64) -> pa.StringArray:
@@ -257,13 +257,13 @@ def _any_unchanged(images: Images, places: Sequence[int]) -> Mask:
     return found
 
 
-def _hexadecimal(words: I64) -> pa.StringArray:
-    """32-bit numbers in upper case, without leading zeros."""
-    nibbles = (words[:, None] >> np.arange(28, -1, -4)) & 15
+def hexadecimal(numbers: I64, width: int) -> pa.StringArray:
+    """In upper case, without leading zeros, of numbers that have at most so many digits."""
+    nibbles = (numbers[:, None] >> np.arange(4 * width - 4, -1, -4)) & 15
     digits = np.frombuffer(b"0123456789ABCDEF", np.uint8)[nibbles]
-    offsets = np.arange(0, 8 * len(words) + 8, 8, dtype=np.int32)
+    offsets = np.arange(0, width * len(numbers) + width, width, dtype=np.int32)
     padded = pa.Array.from_buffers(
-        pa.string(), len(words), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(digits))]
+        pa.string(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(digits))]
     )
     bare = pc.ascii_ltrim(padded, characters="0")
     return pc.if_else(pc.equal(bare, ""), "0", bare)

@@ -21,6 +21,7 @@ SINKS: Final = {
     "files": "tailrace.sinks.files:FilesSink",
     "iceberg": "tailrace.sinks.iceberg.sink:IcebergSink",
     "audit": "tailrace.sinks.audit:AuditSink",
+    "nats": "tailrace.sinks.nats:NatsSink",
 }
 """Loaded when one is configured. Anybody's own sink is named the same way: `type = "package.module:Class"`."""
 

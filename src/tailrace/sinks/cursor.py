@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tailrace.change import Lsn, Position, Relation
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError, FencedError, TailraceError
 from tailrace.log.plan import Offset
 from tailrace.log.retention import CURSORS, POSITION, cursor_in
 from tailrace.sinks.base import Load, State, Step
@@ -32,6 +32,8 @@ class Kept:
     """How often the sink was rewound: what it writes then stands beside what it wrote before."""
     loaded: tuple[str, ...] = ()
     """The snapshots that were loaded, by id."""
+    place: int = 0
+    """How far the destination was, as it counts itself."""
 
 
 def load(store: Store, sink: str) -> Kept | None:
@@ -45,7 +47,9 @@ def load(store: Store, sink: str) -> Kept | None:
         if raw["version"] != _VERSION:
             raise CorruptError(f"{key} has format version {raw['version']}", "deliver with a newer Tailrace")
         pending = None if raw["pending"] is None else step_from_json(raw["pending"])
-        return Kept(_state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]))
+        return Kept(
+            _state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]), raw.get("place", 0)
+        )
     except CorruptError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
@@ -63,8 +67,30 @@ def save(store: Store, sink: str, kept: Kept) -> None:
         "pending": None if kept.pending is None else step_to_json(kept.pending),
         "replays": kept.replays,
         "loaded": list(kept.loaded),
+        "place": kept.place,
     }
     store.replace(f"{CURSORS}/{sink}/{_STATE}", json.dumps(raw, ensure_ascii=False).encode())
+
+
+def keep(store: Store, sink: str, before: State, kept: Kept) -> Kept:
+    """What is kept from now on, if the sink stands where it should."""
+    current = load(store, sink) or Kept()
+    if current.state != before:
+        raise FencedError(
+            f"sink {sink} stands at {current.state.cursor}, not at {before.cursor}, where this starts",
+            "is another deliver running with a sink of this name?",
+        )
+    save(store, sink, kept)
+    return kept
+
+
+def rewound(store: Store, sink: str, state: State) -> Kept:
+    """The same, of a sink that tells from now on what follows a state."""
+    current = load(store, sink) or Kept()
+    replays = current.replays + (current.state.cursor is not None)
+    kept = replace(current, state=state, pending=None, replays=replays)
+    save(store, sink, kept)
+    return kept
 
 
 def mirror(store: Store, sink: str, cursor: Lsn) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from tailrace.errors import ConfigError, FencedError
+from tailrace.errors import ConfigError
 from tailrace.log.decoding import Messages, TableChanges
 from tailrace.sinks import Context, cursor
 from tailrace.sinks.base import Parallel, Part, State, Step
@@ -117,23 +117,13 @@ class FilesSink:
         pass
 
     def rewind(self, state: State) -> None:
-        current = cursor.load(self._store, self.name) or Kept()
-        replays = current.replays + (current.state.cursor is not None)
-        self._kept = replace(current, state=state, pending=None, replays=replays)
-        cursor.save(self._store, self.name, self._kept)
+        self._kept = cursor.rewound(self._store, self.name, state)
 
     def close(self) -> None:
         self._stores = None
 
     def _keep(self, step: Step, kept: Kept) -> None:
-        current = cursor.load(self._store, self.name) or Kept()
-        if current.state != step.before:
-            raise FencedError(
-                f"sink {self.name} stands at {current.state.cursor}, not at {step.before.cursor}, where this starts",
-                "is another deliver running with a sink of this name?",
-            )
-        cursor.save(self._store, self.name, kept)
-        self._kept = kept
+        self._kept = cursor.keep(self._store, self.name, step.before, kept)
 
     def _remove_abandoned(self, step: Step, written: set[str]) -> None:
         """Files of loads that were never finished, because a newer snapshot came before they were tried again."""

@@ -1,0 +1,6 @@
+"""NATS JetStream: every change a message."""
+
+from tailrace.sinks.nats.options import NatsOptions
+from tailrace.sinks.nats.sink import NatsSink
+
+__all__ = ["NatsOptions", "NatsSink"]

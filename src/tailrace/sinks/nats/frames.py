@@ -1,0 +1,130 @@
+"""Messages as the protocol has them, end to end: made in Arrow, sent as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import Position
+from tailrace.errors import PoisonError
+from tailrace.log import json
+from tailrace.log.decoding import At
+from tailrace.sinks.nats.payload import Published
+
+I64 = npt.NDArray[np.int64]
+
+POSITION: Final = "Tailrace-Position"
+SINK: Final = "Tailrace-Sink"
+REPLAY: Final = "Tailrace-Replay"
+
+
+@dataclass(frozen=True)
+class Sender:
+    """What every message says of who sent it."""
+
+    sink: str
+    replays: int
+
+    @property
+    def headers(self) -> str:
+        return f"{SINK}: {self.sink}\r\n" + (f"{REPLAY}: {self.replays}\r\n" if self.replays else "")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Messages in the log's order, all but their numbers in the stream."""
+
+    at: At
+    subjects: pa.Array
+    headers: pa.Array
+    payloads: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def after(self, position: Position | None) -> Batch:
+        """Those of changes that come after one."""
+        if position is None:
+            return self
+        lsn, ordinal = self.at.commit_lsn, self.at.ordinal
+        later = (lsn > position.commit_lsn) | ((lsn == position.commit_lsn) & (ordinal > position.ordinal))
+        return self if later.all() else self._take(np.flatnonzero(later))
+
+    def _take(self, rows: I64) -> Batch:
+        indices = pa.array(rows)
+        return Batch(
+            self.at.take(rows), self.subjects.take(indices), self.headers.take(indices), self.payloads.take(indices)
+        )
+
+
+def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
+    """Runs of several tables in the one order that the log has."""
+    if not published:
+        return None
+    at = At(*(np.concatenate([getattr(p.at, name) for p in published]) for name in At.__dataclass_fields__))
+    subjects = pa.concat_arrays([p.subjects for p in published])
+    ids = pa.concat_arrays([p.ids for p in published])
+    payloads = pa.concat_arrays([p.payloads for p in published])
+    headers = pc.binary_join_element_wise(
+        "NATS/1.0\r\nNats-Msg-Id: ",
+        ids,
+        f"\r\n{POSITION}: ",
+        json.positions(at),
+        "\r\nTailrace-Xid: ",
+        pc.cast(pa.array(at.xid), pa.string()),
+        "\r\nTailrace-Committed-At: ",
+        json.moments(at.committed_at_us),
+        "\r\nTailrace-Last: ",
+        pc.if_else(pa.array(at.is_last), "true", "false"),
+        f"\r\n{sender.headers}",
+        "",
+    )
+    found = Batch(at, subjects, headers, payloads)
+    order = np.lexsort((at.ordinal, at.commit_lsn))
+    return found if (order[1:] > order[:-1]).all() else found._take(order)
+
+
+def check_sizes(found: Batch, most: int) -> None:
+    """Before anything is sent: who is too large would have the connection cut."""
+    sizes = pc.add(pc.binary_length(found.headers), pc.binary_length(found.payloads)).to_numpy() + 64
+    large = np.flatnonzero(sizes > most)
+    if len(large):
+        positions = tuple(str(found.at.position(int(row))) for row in large)
+        raise PoisonError(
+            f"{positions[0]} makes a message of {int(sizes[large[0]]):,} bytes, and the server takes {most:,}",
+            "raise max_payload of the NATS server, or leave the column out: `columns` in the sink's settings",
+            positions,
+        )
+
+
+def frames(found: Batch, reply: str, last: int | None) -> tuple[memoryview, I64]:
+    """The protocol's bytes, and where each message ends. `last`: the number of the stream's last message, after which
+    the first of these must come, or the stream refuses it and all that follow."""
+    headers = found.headers
+    if last is not None:
+        expected = pc.cast(pa.array(np.arange(last, last + len(found))), pa.string())
+        headers = pc.binary_join_element_wise(headers, "Nats-Expected-Last-Sequence: ", expected, "\r\n", "")
+    headers = pc.binary_join_element_wise(headers, "\r\n", "")
+    lengths = pc.binary_length(headers)
+    total = pc.add(lengths, pc.binary_length(found.payloads))
+    lines = pc.binary_join_element_wise(
+        "HPUB ",
+        found.subjects,
+        f" {reply} ",
+        pc.cast(lengths, pa.string()),
+        " ",
+        pc.cast(total, pa.string()),
+        "\r\n",
+        headers,
+        "",
+    ).cast(pa.binary())
+    whole = pc.binary_join_element_wise(lines, found.payloads, b"\r\n", b"")
+    _, offsets, data = whole.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(whole) + 1, 4 * whole.offset).astype(np.int64)
+    return memoryview(data)[int(ends[0]) : int(ends[-1])], ends[1:] - ends[0]

@@ -1,0 +1,162 @@
+"""The sink `nats`: every change a message of a JetStream stream, in the log's order, exactly once.
+
+The stream itself says how far the sink is: its last message of ours carries its position, so a step that is done again
+goes on behind it, whatever the server's window for duplicates is. The cursor in the store only says where to look from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final, Literal
+
+from tailrace.errors import PoisonError, SinkError, TailraceError
+from tailrace.log.decoding import Chunk, TableChanges
+from tailrace.sinks import Context, cursor
+from tailrace.sinks.base import Parallel, Part, State, Step
+from tailrace.sinks.cursor import Kept
+from tailrace.sinks.nats import frames, payload, stream
+from tailrace.sinks.nats.encoding import ENCODINGS
+from tailrace.sinks.nats.frames import Batch, Sender
+from tailrace.sinks.nats.options import NatsOptions
+from tailrace.sinks.nats.payload import Ids, Manner
+from tailrace.sinks.nats.stream import Tail
+from tailrace.sinks.nats.wire import NotTaken, Wire
+from tailrace.store import Store
+
+_WRONG_LAST: Final = (10070, 10071)
+_TOO_LARGE: Final = 10054
+_DUPLICATE: Final = 0
+
+
+class NatsSink:
+    Options: ClassVar[type] = NatsOptions
+    values: ClassVar[Literal["text", "typed"]] = "text"
+    parallel: ClassVar[Parallel] = Parallel.NONE
+    whole_transactions: ClassVar[bool] = True
+    keeps_tables: ClassVar[bool] = False
+    start: ClassVar[str] = "earliest"
+    interval_ms: ClassVar[int] = 0
+    packages: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, name: str, options: NatsOptions, context: Context) -> None:
+        self.name = name
+        self._options = options.checked()
+        self._context = context
+        self._kept = Kept()
+        self._wire: Wire | None = None
+        self._tail: Tail | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_options": self._options.carried(), "_wire": None, "_tail": None}
+
+    @property
+    def _store(self) -> Store:
+        return Store.open(self._context.store.url, self._context.store.options)
+
+    def open(self) -> State:
+        self.close()
+        self._kept = cursor.load(self._store, self.name) or Kept()
+        stream.ensure(self._opened(), self._options)
+        return self._kept.state
+
+    def pending(self) -> Step | None:
+        return None
+
+    def begin(self, step: Step) -> None:
+        pass
+
+    def stage(self, part: Part) -> Tail:
+        """Published, and in the stream, when it returns; where the stream ends then."""
+        try:
+            return self._stage(part)
+        except BaseException:
+            self.close()  # what is on its way is not known
+            raise
+
+    def _stage(self, part: Part) -> Tail:
+        wire = self._opened()
+        sender = Sender(self.name, self._kept.replays)
+        if self._tail is None:
+            self._tail = stream.tail(wire, self._options.stream, sender, self._kept.place)
+        manner = Manner(
+            ENCODINGS[self._options.encoding],
+            self._options.subject,
+            self._options.schema_in_subject,
+            self._kept.replays,
+        )
+        ids = Ids(manner.replays)
+        for chunk in part.chunks:
+            found = _batch(chunk, manner, ids, sender)
+            if found is not None:
+                self._tail = self._publish(wire, found.after(self._tail.position), self._tail)
+        return self._tail
+
+    def _publish(self, wire: Wire, found: Batch, before: Tail) -> Tail:
+        if not len(found):
+            return before
+        frames.check_sizes(found, wire.max_payload)
+        last = None if self._options.shared else before.last
+        data, ends = frames.frames(found, wire.acknowledgements, last)
+        try:
+            wire.publish(data, ends)
+        except NotTaken as refusal:
+            raise self._failure(refusal, found) from None
+        return Tail(before.last + len(found), found.at.position(len(found) - 1))
+
+    def _failure(self, refusal: NotTaken, found: Batch) -> TailraceError:
+        position = str(found.at.position(refusal.number))
+        if refusal.code == _TOO_LARGE:
+            return PoisonError(
+                f"{position}: stream {self._options.stream} takes no message of this size",
+                "raise its max_msg_size, or leave the column out: `columns` in the sink's settings",
+                (position,),
+            )
+        if refusal.code in _WRONG_LAST:
+            return SinkError(
+                f"somebody else publishes into stream {self._options.stream}",
+                "if that is meant to be, say so: shared = true",
+            )
+        if refusal.code == _DUPLICATE:
+            return SinkError(
+                f"{position}: {refusal.words}", "was it removed from there? once that is forgotten, it goes on"
+            )
+        return SinkError(
+            f"stream {self._options.stream} did not take {position}: {refusal.words} ({refusal.code})",
+            "it is tried again until it does: is the stream full, or gone?",
+        )
+
+    def commit(self, step: Step, receipts: Sequence[Tail]) -> None:
+        place = self._kept.place
+        for tail in receipts[-1:]:
+            # An attempt that went further may have died: what it published is above the place, too.
+            if tail.position is None or tail.position.commit_lsn < (step.after.cursor or 0):
+                place = tail.last
+        kept = replace(self._kept, state=step.after, place=place)
+        self._kept = cursor.keep(self._store, self.name, step.before, kept)
+
+    def tend(self) -> None:
+        pass
+
+    def rewind(self, state: State) -> None:
+        self._kept = cursor.rewound(self._store, self.name, state)
+        self._tail = None
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        self._wire = self._tail = None
+
+    def _opened(self) -> Wire:
+        if self._wire is None:
+            self._wire = Wire(self._options, self.name)
+        return self._wire
+
+
+def _batch(chunk: Chunk, manner: Manner, ids: Ids, sender: Sender) -> Batch | None:
+    told = [
+        payload.changes(run, manner, ids) if isinstance(run, TableChanges) else payload.messages(run, manner, ids)
+        for run in chunk
+        if len(run)
+    ]
+    return frames.batch([some for some in told if some is not None], sender)

@@ -1,0 +1,324 @@
+"""NATS's protocol, as much as a publisher needs: a connection, requests, publishing with acknowledgements in a pipe.
+
+Written here because of speed: nats-py publishes 15,000 acknowledged messages a second, one socket with frames that were
+made in Arrow several times that (docs/decisions.md). A connection that fails is not mended: the sink opens another.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import select
+import socket
+import ssl
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.errors import ConfigError, SinkError, SinkRefused
+from tailrace.sinks.nats.options import NatsOptions
+
+I64 = npt.NDArray[np.int64]
+
+WINDOW: Final = 4096
+"""Messages on their way: what the server takes in some 50 ms, so it never waits for us, and never holds much."""
+_PATIENCE_S: Final = 10.0
+"""Without an answer: a server that is alive has answered long before."""
+_SEND_BYTES: Final = 256 * 1024
+_RECEIVE_BYTES: Final = 256 * 1024
+_CREDENTIALS: Final = "a file as nsc writes it"
+_BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Message(NamedTuple):
+    status: int
+    """Of a message that is only a status, such as 503: nobody takes this subject; else 0."""
+    payload: memoryview
+
+
+class NotTaken(Exception):
+    """A message that the stream did not take: which one, counted from 0, and what the server says."""
+
+    def __init__(self, number: int, code: int, words: str) -> None:
+        super().__init__(number, code, words)
+        self.number, self.code, self.words = number, code, words
+
+
+class Wire:
+    """One connection. Not for several threads."""
+
+    def __init__(self, options: NatsOptions, name: str) -> None:
+        self._buffer = b""
+        self._inbox = f"_INBOX.{uuid.uuid4().hex}"
+        self._requests = 0
+        self._socket, self.info = _connected(options, name)
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._send(b"SUB %b.* 1\r\n" % self._inbox.encode())
+
+    @property
+    def max_payload(self) -> int:
+        return int(self.info.get("max_payload", 1 << 20))
+
+    @property
+    def acknowledgements(self) -> str:
+        """The subject to which they go, of frames that `publish` is given."""
+        return f"{self._inbox}.ack"
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, subject: str, question: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One of JetStream's own questions, its answer; an error is in it."""
+        (answer,) = self.ask_many([(subject, question)])
+        return answer
+
+    def ask_many(self, questions: list[tuple[str, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
+        """All at once; answers in their order."""
+        first = self._requests
+        frames = bytearray()
+        for subject, question in questions:
+            text = b"" if question is None else json.dumps(question).encode()
+            frames += b"PUB %b %b.%d %d\r\n%b\r\n" % (
+                subject.encode(),
+                self._inbox.encode(),
+                self._requests,
+                len(text),
+                text,
+            )
+            self._requests += 1
+        answers: dict[int, dict[str, Any]] = {}
+
+        def heed(token: bytes, message: Message) -> None:
+            if message.status == 503:
+                raise SinkError("JetStream does not answer", "is it enabled? nats-server needs -js, or jetstream {}")
+            if token.isdigit():
+                answers[int(token)] = json.loads(bytes(message.payload))
+
+        self._send(bytes(frames))
+        while len(answers) < len(questions):
+            self._receive(heed)
+        return [answers[first + i] for i in range(len(questions))]
+
+    def publish(self, data: memoryview, ends: I64) -> None:
+        """Frames end to end, and where each ends. Returns when the stream has them all; else `NotTaken`: those before
+        that one are there, and what is after it may be."""
+        sent = acknowledged = 0
+        failure: NotTaken | None = None
+
+        def heed(token: bytes, message: Message) -> None:
+            nonlocal acknowledged, failure
+            if token != b"ack":
+                return
+            words = bytes(message.payload)
+            if (message.status or b'"error"' in words or b'"duplicate"' in words) and failure is None:
+                failure = _not_taken(acknowledged, message.status, words)
+            acknowledged += 1
+
+        while acknowledged < len(ends):
+            if failure is not None and sent == self._whole(ends, sent):
+                break  # nothing is sent after it, except what was begun
+            upto = int(ends[min(acknowledged + WINDOW, len(ends)) - 1]) if failure is None else self._whole(ends, sent)
+            if sent < upto:
+                sent += self._write(data[sent : min(upto, sent + _SEND_BYTES)])
+            self._receive(heed, wait=sent >= upto, writing=sent < upto)
+        if failure is not None:
+            raise failure
+
+    @staticmethod
+    def _whole(ends: I64, sent: int) -> int:
+        """Where the frame ends that is on its way."""
+        return int(ends[int(np.searchsorted(ends, sent))]) if sent and sent < ends[-1] else sent
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except _BLOCKED:
+            return 0
+        except OSError as error:
+            raise _lost(error) from error
+
+    def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if not (done := self._write(view)):
+                self._await(writing=True)
+            view = view[done:]
+
+    def _await(self, *, writing: bool) -> None:
+        self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        if not self._poll.poll(_PATIENCE_S * 1000):
+            raise SinkError("the NATS server has gone silent", "it is connected again")
+
+    def _receive(self, heed: Callable[[bytes, Message], None], *, wait: bool = True, writing: bool = False) -> None:
+        """What has arrived, message by message, with the last token of its subject."""
+        if (wait or writing) and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            self._await(writing=writing)
+        try:
+            arrived = self._socket.recv(_RECEIVE_BYTES)
+        except _BLOCKED:
+            return
+        except OSError as error:
+            raise _lost(error) from error
+        if not arrived:
+            raise SinkError("the NATS server closed the connection", "it is connected again")
+        self._buffer = self._parsed(self._buffer + arrived, heed)
+
+    def _parsed(self, data: bytes, heed: Callable[[bytes, Message], None]) -> bytes:
+        """What is left of it: the beginning of something."""
+        at = 0
+        view = memoryview(data)
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            if line.startswith((b"MSG ", b"HMSG ")):
+                words = line.split(b" ")
+                begins, stops = end + 2, end + 2 + int(words[-1])
+                if len(data) < stops + 2:
+                    break
+                at = stops + 2
+                status = 0
+                if words[0] == b"HMSG":
+                    headers = data[begins : begins + int(words[-2])]
+                    begins += int(words[-2])
+                    status = int(found[1]) if (found := re.match(rb"NATS/1\.0 (\d+)", headers)) else 0
+                heed(words[1].rpartition(b".")[2], Message(status, view[begins:stops]))
+                continue
+            at = end + 2
+            if line == b"PING":
+                self._send(b"PONG\r\n")
+            elif line.startswith(b"-ERR"):
+                raise _refused(line[5:].decode(errors="replace").strip("'"))
+        return data[at:]
+
+
+def _not_taken(number: int, status: int, words: bytes) -> NotTaken:
+    if status:
+        return NotTaken(number, status, "no stream takes its subject")
+    raw = json.loads(words)
+    if raw.get("duplicate"):
+        return NotTaken(number, 0, f"the stream has it already, at {raw['seq']}")
+    error = raw["error"]
+    return NotTaken(number, int(error.get("err_code", error.get("code", 0))), str(error.get("description", "")))
+
+
+def _connected(options: NatsOptions, name: str) -> tuple[socket.socket, dict[str, Any]]:
+    """To the first server that answers."""
+    failures: list[SinkError] = []
+    for host, port, is_tls in options.servers:
+        try:
+            connection = socket.create_connection((host, port), timeout=_PATIENCE_S)
+        except OSError as error:
+            failures.append(SinkError(f"{host}:{port}: {error}", "is the NATS server running?"))
+            continue
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            info = _info(connection)
+            if is_tls or info.get("tls_required"):
+                context = ssl.create_default_context(cafile=options.tls_ca)
+                connection = context.wrap_socket(connection, server_hostname=host)
+            _introduce(connection, options, name, info)
+            return connection, info
+        except ssl.SSLError as error:
+            connection.close()
+            raise SinkRefused(
+                f"{host}:{port}: {error}", "`tls_ca` names who signed its certificate, and `url` the name that is in it"
+            ) from error
+        except OSError as error:
+            connection.close()
+            failures.append(_lost(error))
+        except BaseException:
+            connection.close()
+            raise
+    raise failures[-1]
+
+
+def _info(connection: socket.socket) -> dict[str, Any]:
+    line = _line(connection)
+    if not line.startswith(b"INFO "):
+        raise SinkRefused("who answers is no NATS server", "is it the port for clients? 4222 as a rule")
+    found: dict[str, Any] = json.loads(line[5:])
+    if not found.get("headers"):
+        raise SinkRefused(f"NATS {found.get('version')} knows no headers", "2.2 or newer does")
+    return found
+
+
+def _introduce(connection: socket.socket, options: NatsOptions, name: str, info: Mapping[str, Any]) -> None:
+    """CONNECT, and a PING whose answer says that it was accepted."""
+    about = {
+        "verbose": False,
+        "pedantic": False,
+        "lang": "python",
+        "version": "1",
+        "name": f"tailrace {name}",
+        "protocol": 1,
+        "headers": True,
+        "no_responders": True,
+        **_credentials(options, str(info.get("nonce", ""))),
+    }
+    connection.sendall(b"CONNECT %b\r\nPING\r\n" % json.dumps(about).encode())
+    while (line := _line(connection)) != b"PONG":
+        if line.startswith(b"-ERR"):
+            raise _refused(line[5:].decode(errors="replace").strip("'"))
+
+
+def _credentials(options: NatsOptions, nonce: str) -> dict[str, str]:
+    if options.credentials is not None:
+        try:
+            text = options.credentials.read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"credentials {options.credentials}: {error.strerror}", "a file as nsc writes it"
+            ) from None
+        found = re.findall(r"-+BEGIN [^-]+-+\s*(\S+)\s*-+END", text)
+        if len(found) != 2:
+            raise ConfigError(f"credentials {options.credentials}: no JWT and seed in it", _CREDENTIALS)
+        return {"jwt": found[0], "sig": _signed(found[1], nonce)[1]}
+    if options.nkey is not None:
+        public, signature = _signed(options.nkey.reveal(), nonce)
+        return {"nkey": public, "sig": signature}
+    if options.token is not None:
+        return {"auth_token": options.token.reveal()}
+    if options.user:
+        return {"user": options.user, "pass": options.password.reveal() if options.password is not None else ""}
+    return {}
+
+
+def _signed(seed: str, nonce: str) -> tuple[str, str]:
+    """The public key, and the signature under what the server asked to sign."""
+    try:
+        import nkeys
+    except ImportError:
+        raise ConfigError("nkeys is not installed", "pip install 'tailrace[nats]'") from None
+    try:
+        pair = nkeys.from_seed(bytearray(seed.encode()))
+        return pair.public_key.decode(), base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+    except (nkeys.NkeysError, ValueError):
+        raise ConfigError("the seed is no nkey of a user's", "it begins with SU") from None
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Byte for byte: what follows may have to go through TLS."""
+    line = bytearray()
+    while not line.endswith(b"\r\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise SinkError("the NATS server closed the connection", "is it TLS that it expects? then url is tls://…")
+        line += byte
+    return bytes(line[:-2])
+
+
+def _refused(words: str) -> SinkError | SinkRefused:
+    if re.search("authorization|authentication|permissions|revoked|expired", words, re.IGNORECASE):
+        return SinkRefused(
+            f"NATS: {words}", "check user and password, token, nkey or credentials, and their permissions"
+        )
+    return SinkError(f"NATS: {words}", "it is connected again")
+
+
+def _lost(error: OSError) -> SinkError:
+    return SinkError(f"the connection to NATS broke off: {error}", "it is connected again")

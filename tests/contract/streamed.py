@@ -1,0 +1,230 @@
+"""A JetStream stream as a destination, read by nats-py as any consumer would, and compared with the log field by field.
+
+What a message must say is made here from a change as the plain reader has it, value by value: nothing of the sink's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import nats
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from tests.contract.destinations import assert_same
+
+from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Unchanged
+from tailrace.embedded.nats import NatsServer
+from tailrace.log.rendering import content_text, iso
+from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.types import Form, mapping
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Message:
+    sequence: int
+    subject: str
+    headers: Mapping[str, str]
+    payload: Any
+
+    @property
+    def position(self) -> Position:
+        return Position.parse(self.headers["Tailrace-Position"])
+
+
+@dataclass
+class Streamed:
+    server: NatsServer
+    encoding: str = "msgpack"
+    more: Mapping[str, Any] = field(default_factory=dict)
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    @property
+    def stream(self) -> str:
+        return f"T{self.number}"
+
+    @property
+    def subject(self) -> str:
+        return f"t{self.number}"
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "type": "nats",
+            "url": self.server.url,
+            "stream": self.stream,
+            "subject": self.subject,
+            "encoding": self.encoding,
+            **self.more,
+        }
+
+    def messages(self) -> list[Message]:
+        """All that the stream holds, in its order."""
+        return asyncio.run(self._messages())
+
+    async def _messages(self) -> list[Message]:
+        connection = await nats.connect(self.server.url)
+        try:
+            stream = connection.jetstream()
+            wanted = (await stream.stream_info(self.stream)).state.messages
+            found: list[Message] = []
+            subscription = await stream.subscribe(
+                f"{self.subject}.>",
+                ordered_consumer=True,
+                config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL),
+            )
+            while len(found) < wanted:
+                raw = await subscription.next_msg(timeout=30)
+                found.append(
+                    Message(raw.metadata.sequence.stream, raw.subject, raw.headers or {}, self._decoded(raw.data))
+                )
+            return found
+        finally:
+            await connection.close()
+
+    def _decoded(self, data: bytes) -> Any:
+        return msgpack.unpackb(data) if self.encoding == "msgpack" else json.loads(data)
+
+    def assert_tells(self, changes: Iterable[Change], end: Lsn, replays: int = 0) -> None:
+        """Every change that commits below `end`, once, in the log's order, and nothing else."""
+        expected = [
+            c for c in changes if c.position.commit_lsn < end and (c.relation is not None or c.prefix != MARKER_PREFIX)
+        ]
+        found = self.messages()
+        assert_same([m.position for m in found], [c.position for c in expected])
+        assert [m.position for m in found] == sorted(m.position for m in found), "in the log's order"
+        ids = [m.headers["Nats-Msg-Id"] for m in found]
+        assert len(set(ids)) == len(ids)
+        lasts = {c.position.commit_lsn: c.position for c in expected}
+        seen: set[str] = set()
+        for message, change in zip(found, expected, strict=True):
+            self._assert_said(message, change, seen)
+            assert message.headers["Tailrace-Xid"] == str(change.xid)
+            assert message.headers["Tailrace-Committed-At"] == iso(change.committed_at)
+            is_last = lasts[change.position.commit_lsn] == change.position
+            assert message.headers["Tailrace-Last"] == ("true" if is_last else "false"), change.position
+
+    def _assert_said(self, message: Message, change: Change, seen: set[str]) -> None:
+        operation = change.operation.name.lower()
+        name = "message" if change.relation is None else f"{token(str(change.table))}-{operation}"
+        plain = f"{int(change.lsn):x}-{name}"
+        wanted = plain if plain not in seen else f"{plain}-{change.position.ordinal}"
+        seen.add(plain)
+        assert message.headers["Nats-Msg-Id"] == wanted
+        if change.relation is None:
+            assert message.subject == f"{self.subject}._message.{token(change.prefix or '') or '%'}"
+            expected: dict[str, Any] = {
+                "content": content_text(change.content or b""),
+                "msg_id": wanted,
+                "operation": "MESSAGE",
+                "prefix": change.prefix,
+                "subject": message.subject,
+            }
+        else:
+            assert message.subject == f"{self.subject}.{token(change.relation.name)}.{operation}"
+            expected = {
+                "data": self._data(change),
+                "msg_id": wanted,
+                "operation": change.operation.name,
+                "relation_id": change.relation.oid,
+                "subject": message.subject,
+                "table": change.relation.name,
+                **self._more(change),
+            }
+        told, due = normal(message.payload), normal(expected)
+        assert told == due, f"{change.position}: {_difference(told, due)}"
+
+    def _data(self, change: Change) -> dict[str, Any]:
+        assert change.relation is not None
+        columns, key = change.relation.columns, change.relation.key
+        if change.operation is Operation.DELETE:
+            assert change.old is not None
+            return {
+                c.name: self._value(v, c) if c.name in key or not key else None
+                for c, v in zip(columns, change.old, strict=True)
+            }
+        if change.new is None:
+            return {}
+        return {
+            c.name: self._value(v, c)
+            for c, v in zip(columns, _filled(change), strict=True)
+            if not isinstance(v, Unchanged)
+        }
+
+    def _more(self, change: Change) -> dict[str, Any]:
+        assert change.relation is not None
+        columns, key = change.relation.columns, change.relation.key
+        found: dict[str, Any] = {"options": list(change.truncate_options)} if change.truncate_options else {}
+        if change.new is not None:
+            filled = _filled(change)
+            unknown = [c.name for c, v in zip(columns, filled, strict=True) if isinstance(v, Unchanged)]
+            found |= {"unchanged": unknown} if unknown else {}
+            if change.operation is Operation.UPDATE and change.old is not None and key:
+                pairs = list(zip(columns, change.old, filled, strict=True))
+                if any(old != new for c, old, new in pairs if c.name in key):
+                    found["old_key"] = {c.name: self._value(old, c) for c, old, _ in pairs if c.name in key}
+        return found
+
+    def _value(self, value: bytes | Unchanged | None, column: Column) -> Any:
+        assert not isinstance(value, Unchanged)
+        if value is None:
+            return None
+        text = bytes(value).decode()
+        match mapping(column).form:
+            case Form.BOOLEAN:
+                return text == "t"
+            case Form.INTEGER:
+                return int(text)
+            case Form.FLOAT:
+                if self.encoding == "json":
+                    return json.loads(text) if math.isfinite(float(text)) else text
+                return float(text)
+            case Form.JSON:
+                return json.loads(text, parse_int=self._integer)
+            case Form.TIMESTAMP | Form.TIMESTAMPTZ if "infinity" not in text and not text.endswith("BC"):
+                return text.removesuffix("+00").replace(" ", "T") + "Z"
+            case _:
+                return text
+
+    def _integer(self, digits: str) -> Any:
+        fits = -(2**63) <= int(digits) < 2**64
+        return int(digits) if fits or self.encoding == "json" else digits
+
+
+def _filled(change: Change) -> Image:
+    """What was not sent is the old value, if that was."""
+    assert change.new is not None
+    if change.old is None or change.old_is_key:
+        return change.new
+    return tuple([old if isinstance(new, Unchanged) else new for new, old in zip(change.new, change.old, strict=True)])
+
+
+def token(name: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c.isspace() or c in ".*>%" or ord(c) < 32 or ord(c) == 127 else c for c in name)
+
+
+def _difference(told: Any, wanted: Any) -> str:
+    keys = [key for key in told.keys() | wanted.keys() if told.get(key) != wanted.get(key)]
+    if keys == ["data"]:
+        return _difference(told["data"], wanted["data"])
+    return "; ".join(f"{key}: {told.get(key)}, not {wanted.get(key)}" for key in keys)
+
+
+def normal(value: Any) -> Any:
+    """Comparable: NaN is itself, and true is not 1."""
+    match value:
+        case dict():
+            return {key: normal(one) for key, one in value.items()}
+        case list():
+            return [normal(one) for one in value]
+        case float() if math.isnan(value):
+            return "not a number"
+        case bool():
+            return ("boolean", value)
+    return (type(value).__name__, value)
