@@ -9,13 +9,16 @@ import asyncio
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import nats
-from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
+from nats.js.errors import BadRequestError
 from tests.contract.destinations import assert_same
 
 from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Unchanged
@@ -25,6 +28,8 @@ from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.types import Form, mapping
 
 _numbers = itertools.count(1)
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -64,29 +69,69 @@ class Streamed:
             **self.more,
         }
 
-    def messages(self) -> list[Message]:
-        """All that the stream holds, in its order."""
-        return asyncio.run(self._messages())
+    def make(self, **config: Any) -> None:
+        """The stream, or it has another configuration from now on."""
 
-    async def _messages(self) -> list[Message]:
-        connection = await nats.connect(self.server.url)
-        try:
-            stream = connection.jetstream()
-            wanted = (await stream.stream_info(self.stream)).state.messages
-            found: list[Message] = []
-            subscription = await stream.subscribe(
-                f"{self.subject}.>",
-                ordered_consumer=True,
-                config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL),
-            )
-            while len(found) < wanted:
-                raw = await subscription.next_msg(timeout=30)
-                found.append(
-                    Message(raw.metadata.sequence.stream, raw.subject, raw.headers or {}, self._decoded(raw.data))
-                )
-            return found
-        finally:
-            await connection.close()
+        async def made(stream: JetStreamContext) -> None:
+            wanted = StreamConfig(name=self.stream, subjects=[f"{self.subject}.>"], **config)
+            try:
+                await stream.add_stream(wanted)
+            except BadRequestError:
+                await stream.update_stream(wanted)
+
+        self._with(made)
+
+    def say(self, token: str, content: bytes) -> None:
+        """As somebody else."""
+
+        async def said(stream: JetStreamContext) -> None:
+            await stream.publish(f"{self.subject}.{token}", content)
+
+        self._with(said)
+
+    def forgets(self) -> bool:
+        """Waits until the server knows no id any more that it knows now."""
+
+        async def forgotten(stream: JetStreamContext) -> bool:
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                ack = await stream.publish(f"{self.subject}.probe", b"", headers={"Nats-Msg-Id": "probe"})
+                if ack.seq != first and not ack.duplicate:
+                    return True
+            return False
+
+        async def probed(stream: JetStreamContext) -> int:
+            return (await stream.publish(f"{self.subject}.probe", b"", headers={"Nats-Msg-Id": "probe"})).seq
+
+        first = self._with(probed)
+        return self._with(forgotten)
+
+    def _with(self, work: Callable[[JetStreamContext], Awaitable[Answer]]) -> Answer:
+        async def done() -> Answer:
+            connection = await nats.connect(self.server.url)
+            try:
+                return await work(connection.jetstream())
+            finally:
+                await connection.close()
+
+        return asyncio.run(done())
+
+    def messages(self) -> list[Message]:
+        """All that the stream holds of the sink's, in its order."""
+        return [message for message in self._with(self._messages) if "Tailrace-Sink" in message.headers]
+
+    async def _messages(self, stream: JetStreamContext) -> list[Message]:
+        wanted = (await stream.stream_info(self.stream)).state.messages
+        found: list[Message] = []
+        subscription = await stream.subscribe(
+            f"{self.subject}.>", ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
+        )
+        while len(found) < wanted:
+            raw = await subscription.next_msg(timeout=30)
+            headers = raw.headers or {}
+            payload = self._decoded(raw.data) if "Tailrace-Sink" in headers else raw.data
+            found.append(Message(raw.metadata.sequence.stream, raw.subject, headers, payload))
+        return found
 
     def _decoded(self, data: bytes) -> Any:
         return msgpack.unpackb(data) if self.encoding == "msgpack" else json.loads(data)

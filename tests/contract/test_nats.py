@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,18 @@ import pytest
 from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere
 from tests.contract.scenario import Scenario
 from tests.contract.streamed import Streamed
+from tests.fixtures.tls import Tls
 
+from tailrace import settings, sinks
 from tailrace.embedded.nats import NatsServer
+from tailrace.errors import ConfigError, PoisonError, SinkError, SinkRefused
 from tailrace.log import plan
 from tailrace.log.plan import Limits
+from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.sinks import Context
 from tailrace.sinks import stepper as stepping
-from tailrace.sinks.nats import wire
+from tailrace.sinks.aside import SetAside
+from tailrace.sinks.nats import NatsOptions, NatsSink, wire
 
 
 @pytest.fixture(params=["msgpack", "json"])
@@ -78,3 +86,210 @@ def test_a_crash_before_each_durable_act(nats_server: NatsServer, scenario: Scen
                 crashes += 1
     assert crashes > 10
     _assert_tells(stream, scenario, state)
+
+
+def test_told_again_after_a_rewind(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
+    """Within the server's window for duplicates: ids are others then."""
+    stream = Streamed(nats_server)
+    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    delivering.deliver(scenario.end)
+    before = stream.messages()
+    with delivering.stepper() as one:
+        one.rewind(str(scenario.marks[1].lsn))
+    delivering.deliver(scenario.end)
+    again = stream.messages()[len(before) :]
+    wanted = [m for m in before if m.position.commit_lsn >= scenario.marks[1].lsn]
+    assert [m.position for m in again] == [m.position for m in wanted]
+    assert [m.headers["Nats-Msg-Id"] for m in again] == [f"{m.headers['Nats-Msg-Id']}-r1" for m in wanted]
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_retry_that_comes_after_the_window_for_duplicates(
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path
+) -> None:
+    stream = Streamed(nats_server)
+    stream.make(duplicate_window=0.1)
+    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    for mark in scenario.marks[1::3]:
+        with pytest.raises(Crash):
+            delivering.deliver(mark.offset, dying(elsewhere(random.Random(1))))
+        assert stream.forgets(), "ids that were just published"
+    _assert_tells(stream, scenario, delivering.deliver(scenario.end))
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_server_that_is_killed_again_and_again(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a step, some of it in the stream and some on its way."""
+    rng = random.Random(2)
+    write = wire.Wire._write
+    with NatsServer() as server:
+        stream = Streamed(server)
+        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        left = 0
+
+        def written(self: wire.Wire, data: memoryview) -> int:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                server.kill9()
+            return write(self, data)
+
+        monkeypatch.setattr(wire.Wire, "_write", written)
+        kills = 0
+        while True:
+            left = rng.randint(40, 300)
+            try:
+                state = delivering.deliver(scenario.end)
+                break
+            except SinkError:
+                kills += 1
+                server.start()
+        assert kills > 3
+        _assert_tells(stream, scenario, state)
+
+
+def test_a_stream_that_is_full_takes_the_rest_when_there_is_room(
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path
+) -> None:
+    """Large messages do not fit any more where small ones that come after them would: none of those is let in."""
+    stream = Streamed(nats_server)
+    stream.make(max_bytes=40_000, discard="new")
+    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    for _ in range(2):
+        with pytest.raises(SinkError, match=f"stream {stream.stream} did not take .* maximum bytes exceeded"):
+            delivering.deliver(scenario.end)
+    held = [m.position for m in stream.messages()]
+    told = [p for p, c in scenario.changes.items() if c.relation is not None or c.prefix != MARKER_PREFIX]
+    assert held == told[: len(held)], "the beginning, without gaps"
+    stream.make(max_bytes=-1, discard="new")
+    _assert_tells(stream, scenario, delivering.deliver(scenario.end))
+
+
+def test_somebody_else_publishes_into_the_stream(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
+    alone = Streamed(nats_server)
+    delivering = Delivering(alone, scenario.store_of(tmp_path / "store"))
+    with delivering.stepper() as one:
+        one.deliver(scenario.marks[0].offset)
+        alone.say("other", b"hello")
+        with pytest.raises(SinkError, match="somebody else publishes into stream") as caught:
+            one.deliver(scenario.marks[3].offset)
+        assert "shared = true" in caught.value.hint
+    state = delivering.deliver(scenario.end)  # it was once: the next attempt goes on behind it
+    _assert_tells(alone, scenario, state)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_several_publish_into_one_stream(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
+    shared = Streamed(nats_server, more={"shared": True})
+    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    for mark in scenario.marks[::2]:
+        shared.make()
+        shared.say("other", b"hello")
+        with pytest.raises(Crash):
+            delivering.deliver(mark.offset, dying(elsewhere(random.Random(1))))
+        for _ in range(5):
+            shared.say("other", b"hello")
+        delivering.deliver(mark.offset)
+    _assert_tells(shared, scenario, delivering.deliver(scenario.end))
+
+
+def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tmp_path: Path) -> None:
+    with NatsServer(max_payload=10_000) as server:
+        stream = Streamed(server)
+        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        with pytest.raises(
+            PoisonError, match=r"makes a message of [\d,]+ bytes, and the server takes 10,000"
+        ) as caught:
+            delivering.deliver(scenario.end)
+        assert caught.value.positions
+        delivering = Delivering(stream, delivering.store, on_poison="set_aside")
+        state = delivering.deliver(scenario.end)
+        aside = SetAside(delivering.reader, "tested")
+        aside.load()
+        assert aside.positions
+        assert state.cursor is not None
+        stream.assert_tells([c for p, c in scenario.changes.items() if p not in aside.positions], state.cursor)
+
+
+@pytest.mark.parametrize(
+    ("server", "right", "wrong"),
+    [
+        (
+            {"authorization": {"user": "ann", "password": "s3cret"}},
+            {"user": "ann", "password": "s3cret"},
+            {"user": "ann", "password": "other"},
+        ),
+        ({"authorization": {"token": "s3cret"}}, {"token": "s3cret"}, {"token": "other"}),
+        (
+            {"authorization": {"users": [{"nkey": "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"}]}},
+            {"nkey": "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"},
+            {},
+        ),
+    ],
+    ids=["user", "token", "nkey"],
+)
+def test_who_may_publish(server: dict[str, Any], right: dict[str, str], wrong: dict[str, str], tmp_path: Path) -> None:
+    with NatsServer(**server) as one:
+        for given, may in ((right, True), (wrong, False)):
+            raw = {"type": "nats", "name": "told", "url": one.url, **given}
+            (configured,) = sinks.configured(
+                settings.Settings(store=settings.Store((tmp_path / "store").as_uri()), sinks=(raw,)), {}
+            )
+            carried = pickle.loads(pickle.dumps(configured.sink))
+            assert "s3cret" not in repr(vars(configured.sink))
+            if may:
+                assert carried.open().cursor is None
+            else:
+                with pytest.raises(SinkRefused, match="Authorization Violation") as caught:
+                    carried.open()
+                assert not any(secret in str(caught.value) for secret in given.values() if secret != "ann")
+            carried.close()
+
+
+def test_tls(tls: Tls, tmp_path: Path) -> None:
+    pem = str(tls.authority.file.parent / "localhost.pem")
+    with NatsServer(tls={"cert_file": pem, "key_file": pem}) as server:
+
+        def opened(host: str, authority: Path) -> None:
+            options = NatsOptions(url=f"tls://{host}:{server.port}", tls_ca=authority)
+            sink = NatsSink("told", options, Context(settings.Store((tmp_path / "store").as_uri())))
+            try:
+                sink.open()
+            finally:
+                sink.close()
+
+        opened("localhost", tls.authority.file)
+        for host, authority in (("127.0.0.1", tls.authority.file), ("localhost", tls.stranger.file)):
+            with pytest.raises(SinkRefused, match="certificate verify failed"):
+                opened(host, authority)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "url is missing"),
+        ({"url": "http://x"}, "http://x is no NATS server's"),
+        ({"url": "nats://x", "stream": "a.b"}, "'a.b' is no name for a stream"),
+        ({"url": "nats://x", "subject": "a.*"}, "is no beginning of subjects"),
+        ({"url": "nats://x", "encoding": "xml"}, "encoding"),
+        ({"url": "nats://x", "token": "t", "user": "u"}, "more than one is given"),
+    ],
+)
+def test_settings_that_are_wrong(given: dict[str, str], words: str) -> None:
+    raw = {"type": "nats", "name": "told", **given}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        sinks.configured(settings.Settings(store=settings.Store("file:///nowhere"), sinks=(raw,)), {})
+
+
+def test_streams_that_do_not_fit(nats_server: NatsServer, tmp_path: Path) -> None:
+    stream = Streamed(nats_server, more={"create": False})
+    delivering = Delivering(stream, settings.Store((tmp_path / "store").as_uri()))
+    with pytest.raises(SinkRefused, match=f"there is no stream {stream.stream}"):
+        delivering.made().open()
+    other = Streamed(nats_server, more={"subject": "elsewhere"})
+    other.make()
+    delivering = Delivering(other, settings.Store((tmp_path / "store").as_uri()))
+    with pytest.raises(SinkRefused, match=r"does not take elsewhere\.>, but t\d+\.>"):
+        delivering.made().open()

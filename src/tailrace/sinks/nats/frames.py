@@ -42,6 +42,7 @@ class Batch:
 
     at: At
     subjects: pa.Array
+    ids: pa.Array
     headers: pa.Array
     payloads: pa.Array
 
@@ -58,9 +59,8 @@ class Batch:
 
     def _take(self, rows: I64) -> Batch:
         indices = pa.array(rows)
-        return Batch(
-            self.at.take(rows), self.subjects.take(indices), self.headers.take(indices), self.payloads.take(indices)
-        )
+        arrays = (self.subjects, self.ids, self.headers, self.payloads)
+        return Batch(self.at.take(rows), *(array.take(indices) for array in arrays))
 
 
 def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
@@ -85,7 +85,7 @@ def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
         f"\r\n{sender.headers}",
         "",
     )
-    found = Batch(at, subjects, headers, payloads)
+    found = Batch(at, subjects, ids, headers, payloads)
     order = np.lexsort((at.ordinal, at.commit_lsn))
     return found if (order[1:] > order[:-1]).all() else found._take(order)
 
@@ -104,13 +104,17 @@ def check_sizes(found: Batch, most: int) -> None:
 
 
 def frames(found: Batch, reply: str, last: int | None) -> tuple[memoryview, I64]:
-    """The protocol's bytes, and where each message ends. `last`: the number of the stream's last message, after which
-    the first of these must come, or the stream refuses it and all that follow."""
-    headers = found.headers
+    """The protocol's bytes, and where each message ends. `last`: the number of the stream's last message, behind which
+    the first of these must come, and each behind the one before: if one is not taken, none that follows is."""
+    expected = pa.array([""])
     if last is not None:
-        expected = pc.cast(pa.array(np.arange(last, last + len(found))), pa.string())
-        headers = pc.binary_join_element_wise(headers, "Nats-Expected-Last-Sequence: ", expected, "\r\n", "")
-    headers = pc.binary_join_element_wise(headers, "\r\n", "")
+        behind = pc.binary_join_element_wise(
+            "Nats-Expected-Last-Msg-Id: ", found.ids.slice(0, len(found) - 1), "\r\n", ""
+        )
+        expected = pa.concat_arrays([pa.array([f"Nats-Expected-Last-Sequence: {last}\r\n"]), behind])
+    elif len(found) > 1:
+        expected = expected.take(pa.array(np.zeros(len(found), np.int64)))
+    headers = pc.binary_join_element_wise(found.headers, expected, "\r\n", "")
     lengths = pc.binary_length(headers)
     total = pc.add(lengths, pc.binary_length(found.payloads))
     lines = pc.binary_join_element_wise(
