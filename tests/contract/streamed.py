@@ -10,9 +10,10 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import msgpack
 import nats
@@ -21,10 +22,11 @@ from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.errors import BadRequestError
 from tests.contract.destinations import assert_same
 
-from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Unchanged
+from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Relation, Unchanged
 from tailrace.embedded.nats import NatsServer
 from tailrace.log.rendering import content_text, iso
 from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.sinks.nats.schemas import data_type
 from tailrace.types import Form, mapping
 
 _numbers = itertools.count(1)
@@ -65,6 +67,7 @@ class Streamed:
             "url": self.server.url,
             "stream": self.stream,
             "subject": self.subject,
+            "bucket": self.stream,
             "encoding": self.encoding,
             **self.more,
         }
@@ -120,6 +123,10 @@ class Streamed:
         """All that the stream holds of the sink's, in its order."""
         return [message for message in self._with(self._messages) if "Tailrace-Sink" in message.headers]
 
+    def changes(self) -> list[Message]:
+        """Those that tell of a change."""
+        return [message for message in self.messages() if "Tailrace-Schema" not in message.headers]
+
     async def _messages(self, stream: JetStreamContext) -> list[Message]:
         wanted = (await stream.stream_info(self.stream)).state.messages
         found: list[Message] = []
@@ -141,7 +148,8 @@ class Streamed:
         expected = [
             c for c in changes if c.position.commit_lsn < end and (c.relation is not None or c.prefix != MARKER_PREFIX)
         ]
-        found = self.messages()
+        self._assert_schemas([m for m in self.messages() if "Tailrace-Schema" in m.headers], expected)
+        found = self.changes()
         assert_same([m.position for m in found], [c.position for c in expected])
         assert [m.position for m in found] == sorted(m.position for m in found), "in the log's order"
         ids = [m.headers["Nats-Msg-Id"] for m in found]
@@ -154,6 +162,40 @@ class Streamed:
             assert message.headers["Tailrace-Committed-At"] == iso(change.committed_at)
             is_last = lasts[change.position.commit_lsn] == change.position
             assert message.headers["Tailrace-Last"] == ("true" if is_last else "false"), change.position
+
+    def _assert_schemas(self, found: Sequence[Message], changes: Iterable[Change]) -> None:
+        """One before the first change under each new shape; and the bucket has the last of each table. Before a table's
+        first change too, if it was known from a snapshot, and had another shape there."""
+        shapes: dict[str, Any] = {}
+        firsts = set()
+        due = []
+        for change in changes:
+            if change.relation is None:
+                continue
+            table, columns = change.relation.name, _columns(change.relation)
+            firsts |= {change.position} if table not in shapes else set()
+            if shapes.setdefault(table, columns) != columns:
+                due.append((change.position, f"{self.subject}.{token(table)}.schema", columns))
+            shapes[table] = columns
+        told = [(m.position, m.subject, m.payload["columns"]) for m in found]
+        assert [one for one in told if one[0] not in firsts] == due
+        assert due, "the scenario changes shapes"
+        entries = self._with(self._entries)
+        for table, columns in shapes.items():
+            entry = entries[table]
+            assert entry["columns"] == columns
+            assert entry["table"] == table
+            assert entry["schema"].endswith(f".{table}")
+            assert isinstance(entry["timestamp"], int)
+            assert entry.keys() == {"table", "schema", "timestamp", "columns"}
+
+    async def _entries(self, stream: JetStreamContext) -> dict[str, Any]:
+        """As any client of a KV bucket has them; keys are names unless those have other characters."""
+        bucket = await stream.key_value(self.stream)
+        return {
+            unquote(key.replace("=", "%")): self._decoded((await bucket.get(key)).value or b"")
+            for key in await bucket.keys()
+        }
 
     def _assert_said(self, message: Message, change: Change, seen: set[str]) -> None:
         operation = change.operation.name.lower()
@@ -240,6 +282,19 @@ class Streamed:
     def _integer(self, digits: str) -> Any:
         fits = -(2**63) <= int(digits) < 2**64
         return int(digits) if fits or self.encoding == "json" else digits
+
+
+def _columns(relation: Relation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": column.name,
+            "position": place if column.number is None else column.number,
+            "data_type": data_type(column.type),
+            "is_nullable": column.nullable,
+            "column_default": column.default,
+        }
+        for place, column in enumerate(relation.columns, 1)
+    ]
 
 
 def _filled(change: Change) -> Image:

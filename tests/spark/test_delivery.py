@@ -145,9 +145,9 @@ def test_how_far_behind_a_sink_is_is_known_before_its_destination_answers(
     memory.is_away = True
     insert(database, captured, 10, 3)
     with delivering(spark, store, raw) as engine:
-        assert wait_until(lambda: (engine.sinks["away"].status().lag_seconds or 0) > 0, 60)
-        told = engine.sinks["away"].status()
-        assert (told.state, told.cursor) == ("retrying", memory.state.cursor)
+        away = engine.sinks["away"]
+        assert wait_until(lambda: away.status().state == "retrying" and (away.status().lag_seconds or 0) > 0, 60)
+        assert away.status().cursor == memory.state.cursor
         assert not engine.wait(engine.end(), 0), "where it stands was not confirmed"
         memory.is_away = False
         assert wait_until(lambda: arrived(memory, store), 180)

@@ -6,6 +6,7 @@ its exact digits as a text, a timestamp a text in ISO 8601 with a Z; everything 
 
 from __future__ import annotations
 
+import json as python_json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -53,6 +54,9 @@ class Encoding(Protocol):
 
     def array_of(self, items: Sequence[bytes]) -> bytes: ...
 
+    def plain(self, value: object) -> bytes:
+        """Of Python's own values, one by one."""
+
 
 class MsgPack:
     name = "msgpack"
@@ -93,6 +97,12 @@ class MsgPack:
     def array_of(self, items: Sequence[bytes]) -> bytes:
         return packing.array_head(len(items)) + b"".join(items)
 
+    def plain(self, value: object) -> bytes:
+        import msgpack
+
+        found: bytes = msgpack.packb(value)
+        return found
+
 
 class Json:
     name = "json"
@@ -124,6 +134,9 @@ class Json:
 
     def array_of(self, items: Sequence[bytes]) -> bytes:
         return b"[" + b",".join(items) + b"]"
+
+    def plain(self, value: object) -> bytes:
+        return python_json.dumps(value, ensure_ascii=False).encode()
 
     def _enclosed(self, begin: bytes, fields: Sequence[Pair], end: bytes, count: int) -> pa.Array:
         """With commas between what is there: the first that a row has is without."""

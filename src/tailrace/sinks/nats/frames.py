@@ -18,10 +18,13 @@ from tailrace.log.decoding import At
 from tailrace.sinks.nats.payload import Published
 
 I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 POSITION: Final = "Tailrace-Position"
 SINK: Final = "Tailrace-Sink"
 REPLAY: Final = "Tailrace-Replay"
+SCHEMA: Final = "Tailrace-Schema"
+"""Only messages of a table's new shape have it."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,32 @@ class Batch:
     ids: pa.Array
     headers: pa.Array
     payloads: pa.Array
+    is_change: Mask
+    """Not a table's new shape, which stands before the change at the same position."""
 
     def __len__(self) -> int:
         return len(self.at)
 
-    def after(self, position: Position | None) -> Batch:
-        """Those of changes that come after one."""
+    def after(self, position: Position | None, *, is_schema: bool) -> Batch:
+        """Those that come after the message of a position."""
         if position is None:
             return self
         lsn, ordinal = self.at.commit_lsn, self.at.ordinal
         later = (lsn > position.commit_lsn) | ((lsn == position.commit_lsn) & (ordinal > position.ordinal))
+        if is_schema:
+            later |= (lsn == position.commit_lsn) & (ordinal == position.ordinal) & self.is_change
         return self if later.all() else self._take(np.flatnonzero(later))
 
     def _take(self, rows: I64) -> Batch:
         indices = pa.array(rows)
-        arrays = (self.subjects, self.ids, self.headers, self.payloads)
-        return Batch(self.at.take(rows), *(array.take(indices) for array in arrays))
+        return Batch(
+            self.at.take(rows),
+            self.subjects.take(indices),
+            self.ids.take(indices),
+            self.headers.take(indices),
+            self.payloads.take(indices),
+            self.is_change[rows],
+        )
 
 
 def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
@@ -85,8 +98,12 @@ def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
         f"\r\n{sender.headers}",
         "",
     )
-    found = Batch(at, subjects, ids, headers, payloads)
-    order = np.lexsort((at.ordinal, at.commit_lsn))
+    is_change = np.concatenate([np.full(len(p.at), p.is_change) for p in published])
+    if not is_change.all():
+        marked = pc.binary_join_element_wise(headers, f"{SCHEMA}: true\r\n", "")
+        headers = pc.if_else(pa.array(is_change), headers, marked)
+    found = Batch(at, subjects, ids, headers, payloads, is_change)
+    order = np.lexsort((is_change, at.ordinal, at.commit_lsn))
     return found if (order[1:] > order[:-1]).all() else found._take(order)
 
 

@@ -34,8 +34,10 @@ class NatsOptions:
     """What subjects begin with: `cdc.orders.insert`."""
     schema_in_subject: bool = False
     """`cdc.public.orders.insert`: where tables of several schemas have the same names."""
+    bucket: str = "schemas"
+    """The KV bucket that says what tables look like."""
     create: bool = True
-    """Whether a stream that is not there is made; it is checked in any case."""
+    """Whether a stream or a bucket that is not there is made; they are checked in any case."""
     max_age_s: int = field(default=3600, metadata={"at_least": 1})
     """How long a stream that the sink makes keeps messages: time for consumers to be restarted."""
     shared: bool = False
@@ -62,6 +64,8 @@ class NatsOptions:
                 raise ConfigError(f"url {one} is no NATS server's", "such as nats://host:4222 or tls://host:4222")
         if not re.fullmatch(r"[^\s.*>/\\]+", self.stream):
             raise ConfigError(f"stream {self.stream!r} is no name for a stream", "no blanks, dots, slashes, * or >")
+        if not re.fullmatch(r"[-_A-Za-z0-9]+", self.bucket):
+            raise ConfigError(f"bucket {self.bucket!r} is no name for a bucket", "letters, digits, - and _")
         if not re.fullmatch(r"[^\s.*>]+(\.[^\s.*>]+)*", self.subject):
             raise ConfigError(f"subject {self.subject!r} is no beginning of subjects", "such as cdc, or shop.cdc")
         if sum(map(bool, (self.user, self.token, self.nkey, self.credentials))) > 1:

@@ -35,6 +35,7 @@ class Published:
     subjects: pa.Array
     ids: pa.Array
     payloads: pa.Array
+    is_change: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class Ids:
             ids = pc.if_else(pa.array(is_same), pc.binary_join_element_wise(ids, ordinals, "-"), ids)
         return pc.binary_join_element_wise(ids, self._suffix, "") if self._suffix else ids
 
+    def of_schema(self, changes: TableChanges) -> str:
+        return f"{int(changes.at.lsn[0]):x}-{token(changes.target[1])}-schema{self._suffix}"
+
     def of_messages(self, messages: Messages) -> pa.Array:
         return pc.binary_join_element_wise(_hex(messages.at.lsn), f"message{self._suffix}", "-")
 
@@ -103,6 +107,15 @@ def changes(some: TableChanges, manner: Manner, ids: Ids) -> Published:
     if some.truncate_options:
         fields.append(("options", encoding.array_of([encoding.text(option) for option in some.truncate_options]), None))
     return Published(some.at, subjects, own, encoding.maps(fields, count))
+
+
+def schema(some: TableChanges, content: bytes, manner: Manner, ids: Ids) -> Published:
+    """That a table has another shape from these changes on."""
+    at = some.at.take(np.array([0]))
+    at.is_last[:] = False
+    subject = manner.subject_of(some.target, "schema")
+    own = ids.of_schema(some)
+    return Published(at, pa.array([subject]), pa.array([own]), pa.array([content], pa.binary()), is_change=False)
 
 
 def messages(some: Messages, manner: Manner, ids: Ids) -> Published | None:

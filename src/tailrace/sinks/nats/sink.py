@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
 
+from tailrace.change import Lsn, Relation
 from tailrace.errors import PoisonError, SinkError, TailraceError
-from tailrace.log.decoding import Chunk, TableChanges
+from tailrace.log.decoding import Chunk, Messages
+from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks import Context, cursor
 from tailrace.sinks.base import Parallel, Part, State, Step
 from tailrace.sinks.cursor import Kept
@@ -19,9 +21,11 @@ from tailrace.sinks.nats import frames, payload, stream
 from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.frames import Batch, Sender
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload import Ids, Manner
+from tailrace.sinks.nats.payload import Ids, Manner, Published
+from tailrace.sinks.nats.schemas import Schemas, entry
 from tailrace.sinks.nats.stream import Tail
 from tailrace.sinks.nats.wire import NotTaken, Wire
+from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
 _WRONG_LAST: Final = (10070, 10071)
@@ -46,9 +50,10 @@ class NatsSink:
         self._kept = Kept()
         self._wire: Wire | None = None
         self._tail: Tail | None = None
+        self._known: Schemas | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_options": self._options.carried(), "_wire": None, "_tail": None}
+        return self.__dict__ | {"_options": self._options.carried(), "_wire": None, "_tail": None, "_known": None}
 
     @property
     def _store(self) -> Store:
@@ -57,7 +62,11 @@ class NatsSink:
     def open(self) -> State:
         self.close()
         self._kept = cursor.load(self._store, self.name) or Kept()
-        stream.ensure(self._opened(), self._options)
+        options = self._options
+        more = stream.kept_for(options.max_age_s)
+        stream.ensure(self._opened(), options.stream, [f"{options.subject}.>"], more, create=options.create)
+        self._schemas().ensure()
+        self._describe()
         return self._kept.state
 
     def pending(self) -> Step | None:
@@ -85,11 +94,15 @@ class NatsSink:
             self._options.schema_in_subject,
             self._kept.replays,
         )
-        ids = Ids(manner.replays)
+        ids, schemas = Ids(manner.replays), self._schemas()
+        newest: dict[tuple[str, str], Relation] = {}
         for chunk in part.chunks:
-            found = _batch(chunk, manner, ids, sender)
+            found = _batch(chunk, manner, ids, sender, schemas, newest)
             if found is not None:
-                self._tail = self._publish(wire, found.after(self._tail.position), self._tail)
+                left = found.after(self._tail.position, is_schema=self._tail.is_schema)
+                self._tail = self._publish(wire, left, self._tail)
+        for target, relation in newest.items():
+            schemas.put(relation, target)
         return self._tail
 
     def _publish(self, wire: Wire, found: Batch, before: Tail) -> Tail:
@@ -102,7 +115,7 @@ class NatsSink:
             wire.publish(data, ends)
         except NotTaken as refusal:
             raise self._failure(refusal, found) from None
-        return Tail(before.last + len(found), found.at.position(len(found) - 1))
+        return Tail(before.last + len(found), found.at.position(len(found) - 1), not found.is_change[-1])
 
     def _failure(self, refusal: NotTaken, found: Batch) -> TailraceError:
         position = str(found.at.position(refusal.number))
@@ -136,7 +149,16 @@ class NatsSink:
         self._kept = cursor.keep(self._store, self.name, step.before, kept)
 
     def tend(self) -> None:
-        pass
+        self._describe()
+
+    def _describe(self) -> None:
+        """Tables that nobody changed yet, by their snapshots."""
+        shaping = Shaping(self._context.common, "")
+        schemas = self._schemas()
+        for snapshot in SnapshotReader(self._store).newest_of_each(before=self._kept.state.cursor or Lsn(0)):
+            shaped = shaping.load(snapshot.relation)
+            if shaped is not None and schemas.lacks(shaped[1]):
+                schemas.put(*shaped)
 
     def rewind(self, state: State) -> None:
         self._kept = cursor.rewound(self._store, self.name, state)
@@ -145,7 +167,12 @@ class NatsSink:
     def close(self) -> None:
         if self._wire is not None:
             self._wire.close()
-        self._wire = self._tail = None
+        self._wire = self._tail = self._known = None
+
+    def _schemas(self) -> Schemas:
+        if self._known is None:
+            self._known = Schemas(self._opened(), self._options, ENCODINGS[self._options.encoding])
+        return self._known
 
     def _opened(self) -> Wire:
         if self._wire is None:
@@ -153,10 +180,23 @@ class NatsSink:
         return self._wire
 
 
-def _batch(chunk: Chunk, manner: Manner, ids: Ids, sender: Sender) -> Batch | None:
-    told = [
-        payload.changes(run, manner, ids) if isinstance(run, TableChanges) else payload.messages(run, manner, ids)
-        for run in chunk
-        if len(run)
-    ]
+def _batch(
+    chunk: Chunk,
+    manner: Manner,
+    ids: Ids,
+    sender: Sender,
+    schemas: Schemas,
+    newest: dict[tuple[str, str], Relation],
+) -> Batch | None:
+    """`newest`: the relation of each table so far, kept up to date."""
+    told: list[Published | None] = []
+    for run in chunk:
+        if isinstance(run, Messages):
+            told.append(payload.messages(run, manner, ids) if len(run) else None)
+        elif len(run):
+            if schemas.differs(run.relation, run.target, newest.get(run.target)):
+                content = entry(run.relation, run.target, manner.encoding)
+                told.append(payload.schema(run, content, manner, ids))
+            newest[run.target] = run.relation
+            told.append(payload.changes(run, manner, ids))
     return frames.batch([some for some in told if some is not None], sender)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ from tailrace.change import Position
 from tailrace.errors import SinkRefused
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.frames import Sender
-from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.wire import Wire
 
 _NO_STREAM: Final = 10059
@@ -20,6 +19,15 @@ _NO_MESSAGE: Final = 10037
 _AT_ONCE: Final = 256
 _DUPLICATE_WINDOW_S: Final = 120
 """The server's own default; never more than messages are kept."""
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "retention": "limits",
+    "storage": "file",
+    "discard": "old",
+    "num_replicas": 1,
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+}
 
 
 @dataclass(frozen=True)
@@ -29,23 +37,36 @@ class Tail:
     last: int
     """The number of its last message."""
     position: Position | None
-    """Of the last change of ours that it holds."""
+    """Of the last message of ours that it holds."""
+    is_schema: bool = False
+    """That message tells of a table's new shape; the change at its position is still to come."""
 
 
-def ensure(wire: Wire, options: NatsOptions) -> None:
+def ensure(wire: Wire, name: str, subjects: Sequence[str], more: Mapping[str, Any], *, create: bool) -> None:
     """The stream is there, and takes what is published; it is made if need be."""
-    found = wire.ask(f"$JS.API.STREAM.INFO.{options.stream}")
+    found = wire.ask(f"$JS.API.STREAM.INFO.{name}")
     if found.get("error", {}).get("err_code") == _NO_STREAM:
-        if not options.create:
-            raise SinkRefused(f"there is no stream {options.stream}", "make it, or let the sink: create = true")
-        found = wire.ask(f"$JS.API.STREAM.CREATE.{options.stream}", _configuration(options))
-    config = _checked(found)["config"]
-    wanted = f"{options.subject}.>"
-    if not any(_covers(subject, wanted) for subject in config.get("subjects", ())):
-        raise SinkRefused(
-            f"stream {options.stream} does not take {wanted}, but {', '.join(config.get('subjects', ()))}",
-            f"add {wanted} to its subjects, or name another `stream` or `subject`",
+        if not create:
+            raise SinkRefused(f"there is no stream {name}", "make it, or let the sink: create = true")
+        found = wire.ask(
+            f"$JS.API.STREAM.CREATE.{name}", {**_DEFAULTS, "name": name, "subjects": list(subjects), **more}
         )
+    has = _checked(found)["config"].get("subjects", ())
+    for wanted in subjects:
+        if not any(_covers(subject, wanted) for subject in has):
+            raise SinkRefused(
+                f"stream {name} does not take {wanted}, but {', '.join(has)}",
+                f"add {wanted} to its subjects, or name another stream",
+            )
+
+
+def last_of_subject(wire: Wire, stream: str, subject: str) -> dict[str, Any] | None:
+    """The newest message there; None when there is none."""
+    answer = wire.ask(f"$JS.API.STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
+        return None
+    found: dict[str, Any] = _checked(answer)["message"]
+    return found
 
 
 def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
@@ -60,37 +81,26 @@ def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
             (f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": n}) for n in range(number, upto, -1)
         ]
         for answer in wire.ask_many(questions):
-            position = _position(answer, sender)
-            if position is not None:
-                return Tail(last, position)
+            found = _ours(answer, sender)
+            if found is not None:
+                return Tail(last, *found)
         number, some = upto, _AT_ONCE
     return Tail(last, None)
 
 
-def _position(answer: dict[str, Any], sender: Sender) -> Position | None:
+def _ours(answer: dict[str, Any], sender: Sender) -> tuple[Position, bool] | None:
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None  # it is deleted, or too old by now
     raw = base64.b64decode(_checked(answer)["message"].get("hdrs", "")).decode(errors="replace")
     headers = dict(re.findall(r"^([^:\r\n]+): ?([^\r\n]*)", raw, re.MULTILINE))
     if headers.get(frames.SINK) != sender.sink or int(headers.get(frames.REPLAY, 0)) != sender.replays:
         return None
-    return Position.parse(headers[frames.POSITION])
+    return Position.parse(headers[frames.POSITION]), frames.SCHEMA in headers
 
 
-def _configuration(options: NatsOptions) -> dict[str, Any]:
-    return {
-        "name": options.stream,
-        "subjects": [f"{options.subject}.>"],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "old",
-        "max_age": options.max_age_s * 10**9,
-        "duplicate_window": min(_DUPLICATE_WINDOW_S, options.max_age_s) * 10**9,
-        "num_replicas": 1,
-        "max_consumers": -1,
-        "max_msgs": -1,
-        "max_bytes": -1,
-    }
+def kept_for(seconds: int) -> dict[str, int]:
+    """How a stream keeps its messages for so long."""
+    return {"max_age": seconds * 10**9, "duplicate_window": min(_DUPLICATE_WINDOW_S, seconds) * 10**9}
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:

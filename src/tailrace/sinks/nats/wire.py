@@ -13,7 +13,7 @@ import select
 import socket
 import ssl
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -78,12 +78,19 @@ class Wire:
         (answer,) = self.ask_many([(subject, question)])
         return answer
 
+    def tell(self, subject: str, payload: bytes) -> dict[str, Any]:
+        """One message, by itself: the stream's answer."""
+        (answer,) = self._exchange([(subject, payload)])
+        return answer
+
     def ask_many(self, questions: list[tuple[str, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
         """All at once; answers in their order."""
+        return self._exchange([(s, b"" if q is None else json.dumps(q).encode()) for s, q in questions])
+
+    def _exchange(self, questions: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
         first = self._requests
         frames = bytearray()
-        for subject, question in questions:
-            text = b"" if question is None else json.dumps(question).encode()
+        for subject, text in questions:
             frames += b"PUB %b %b.%d %d\r\n%b\r\n" % (
                 subject.encode(),
                 self._inbox.encode(),
