@@ -8,7 +8,18 @@ import sys
 
 from bench.report import Report
 
-_PARTS = ("throughput", "latency", "snapshot", "replica", "delivery_latency", "spark_read", "lake", "query", "audit")
+_PARTS = (
+    "throughput",
+    "latency",
+    "snapshot",
+    "replica",
+    "delivery_latency",
+    "spark_read",
+    "lake",
+    "query",
+    "audit",
+    "nats",
+)
 
 
 def main(names: list[str]) -> None:

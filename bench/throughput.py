@@ -73,7 +73,7 @@ def _measure(
 ) -> None:
     ratios, captures, baselines, forgetting = [], [], [], []
     for _ in range(rounds):
-        baseline = _receive(server, connection, until)
+        baseline = receive(server, connection, until)
         capture = _drain(server, connection, until)
         forgetting.append(_drain(server, connection, until, "forget"))
         baselines.append(baseline)
@@ -95,11 +95,22 @@ def _measure(
     report.line("peak RSS", f"{rss:.0f} MB", "want ≤ 300", ok=rss <= 300)
 
 
-def _receive(server: Postgres, connection: Any, until: str) -> float:
+def receive(
+    server: Postgres, connection: Any, until: str, publication: str = PUBLICATION, database: str = "postgres"
+) -> float:
+    """What pg_recvlogical takes, into nothing."""
     connection.execute("SELECT pg_copy_logical_replication_slot('before', 'baseline')")
     command = [
-        *(str(server.bin("pg_recvlogical")), "-d", server.url, "--slot", "baseline", "--start", "--no-loop"),
-        *("-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}", "-o", "messages=true"),
+        *(
+            str(server.bin("pg_recvlogical")),
+            "-d",
+            server.url_of(database),
+            "--slot",
+            "baseline",
+            "--start",
+            "--no-loop",
+        ),
+        *("-o", "proto_version=1", "-o", f"publication_names={publication}", "-o", "messages=true"),
         *("--endpos", until, "-f", "/dev/null"),
     ]
     began = time.monotonic()

@@ -130,7 +130,7 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", at_leisure("lake", "parquet", "recorder of ranges"), indirect=True)
+@pytest.mark.parametrize("destination", at_leisure("history", "lake", "parquet", "recorder of ranges"), indirect=True)
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step in several parts by an object of its own; tables join as their snapshots come."""
     rng = random.Random(1)
@@ -201,6 +201,7 @@ def test_steps_staged_twice_thrown_away_or_committed_again(
 
 
 @pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("destination", at_leisure("history"), indirect=True)
 def test_a_crash_before_each_durable_act(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Each attempt gets one act further than the one before, if nothing it finds is finished already."""
     delivering = Delivering(

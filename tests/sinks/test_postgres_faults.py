@@ -137,7 +137,7 @@ while driver.step(2, Limits(2, 1 << 30)):
 """
 
 
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("inline_bytes", [0, pytest.param(1 << 20, marks=pytest.mark.soak)])
 def test_kill_at_any_moment(log: Captured, database: Database, replica: Database, inline_bytes: int) -> None:
     rng = random.Random(inline_bytes)
     for _ in range(60):

@@ -48,6 +48,9 @@ class Schemas:
         self._encoding = encoding
         self._known: dict[tuple[str, str], Shape | None] = {}
 
+    def close(self) -> None:
+        self._wire.close()
+
     def ensure(self) -> None:
         stream = f"KV_{self._options.bucket}"
         subjects = [f"$KV.{self._options.bucket}.>"]

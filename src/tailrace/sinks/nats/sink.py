@@ -6,7 +6,8 @@ goes on behind it, whatever the server's window for duplicates is. The cursor in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
 
@@ -31,6 +32,13 @@ from tailrace.store import Store
 _WRONG_LAST: Final = (10070, 10071)
 _TOO_LARGE: Final = 10054
 _DUPLICATE: Final = 0
+
+
+class _End:
+    """There are no more."""
+
+
+_END: Final = _End()
 
 
 class NatsSink:
@@ -96,11 +104,10 @@ class NatsSink:
         )
         ids, schemas = Ids(manner.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
-        for chunk in part.chunks:
-            found = _batch(chunk, manner, ids, sender, schemas, newest)
-            if found is not None:
-                left = found.after(self._tail.position, is_schema=self._tail.is_schema)
-                self._tail = self._publish(wire, left, self._tail)
+        batches = (_batch(chunk, manner, ids, sender, schemas, newest) for chunk in part.chunks)
+        for found in _ahead(batches):
+            left = found.after(self._tail.position, is_schema=self._tail.is_schema)
+            self._tail = self._publish(wire, left, self._tail)
         for target, relation in newest.items():
             schemas.put(relation, target)
         return self._tail
@@ -167,17 +174,30 @@ class NatsSink:
     def close(self) -> None:
         if self._wire is not None:
             self._wire.close()
+        if self._known is not None:
+            self._known.close()
         self._wire = self._tail = self._known = None
 
     def _schemas(self) -> Schemas:
         if self._known is None:
-            self._known = Schemas(self._opened(), self._options, ENCODINGS[self._options.encoding])
+            # By a connection of its own: the next messages are made while others are on their way.
+            self._known = Schemas(Wire(self._options, self.name), self._options, ENCODINGS[self._options.encoding])
         return self._known
 
     def _opened(self) -> Wire:
         if self._wire is None:
             self._wire = Wire(self._options, self.name)
         return self._wire
+
+
+def _ahead(batches: Iterator[Batch | None]) -> Iterator[Batch]:
+    """Each is made while the one before is published."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, batches, _END)
+        while not isinstance(found := coming.result(), _End):
+            coming = pool.submit(next, batches, _END)
+            if found is not None:
+                yield found
 
 
 def _batch(

@@ -55,6 +55,7 @@ class Wire:
         self._buffer = b""
         self._inbox = f"_INBOX.{uuid.uuid4().hex}"
         self._requests = 0
+        self._is_pinged = False
         self._socket, self.info = _connected(options, name)
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -110,6 +111,7 @@ class Wire:
         self._send(bytes(frames))
         while len(answers) < len(questions):
             self._receive(heed)
+            self._answer_ping()
         return [answers[first + i] for i in range(len(questions))]
 
     def publish(self, data: memoryview, ends: I64) -> None:
@@ -129,13 +131,22 @@ class Wire:
 
         while acknowledged < len(ends):
             if failure is not None and sent == self._whole(ends, sent):
-                break  # nothing is sent after it, except what was begun
-            upto = int(ends[min(acknowledged + WINDOW, len(ends)) - 1]) if failure is None else self._whole(ends, sent)
+                break  # nothing is sent after it, except the rest of what was begun
+            begun = self._whole(ends, sent)
+            if sent == begun:
+                self._answer_ping()
+            upto = int(ends[min(acknowledged + WINDOW, len(ends)) - 1]) if failure is None else begun
             if sent < upto:
-                sent += self._write(data[sent : min(upto, sent + _SEND_BYTES)])
+                sent += self._write(data[sent : begun if self._is_pinged else min(upto, sent + _SEND_BYTES)])
             self._receive(heed, wait=sent >= upto, writing=sent < upto)
         if failure is not None:
             raise failure
+
+    def _answer_ping(self) -> None:
+        """Never inside a frame."""
+        if self._is_pinged:
+            self._send(b"PONG\r\n")
+            self._is_pinged = False
 
     @staticmethod
     def _whole(ends: I64, sent: int) -> int:
@@ -197,7 +208,7 @@ class Wire:
                 continue
             at = end + 2
             if line == b"PING":
-                self._send(b"PONG\r\n")
+                self._is_pinged = True
             elif line.startswith(b"-ERR"):
                 raise _refused(line[5:].decode(errors="replace").strip("'"))
         return data[at:]

@@ -1,0 +1,209 @@
+"""NATS JetStream: a ready log drained into a stream on disk, beside what only receives and what only publishes.
+
+The bare publisher sends the very frames that the sink would, made before its clock begins, over the same connection
+with the same window: what is left of its rate is what reading, decoding and encoding leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+import threading
+import time
+
+import nats
+import numpy as np
+import psutil
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from bench.delivery_latency import Capturing
+from bench.ready_log import ReadyLog, make
+from bench.replica import INSERTS
+from bench.report import Report
+from bench.throughput import TABLE, receive
+from tailrace import settings, sinks
+from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.log import decoding, plan
+from tailrace.log.reader import LogReader
+from tailrace.sinks.nats import NatsOptions, frames, stream
+from tailrace.sinks.nats.encoding import ENCODINGS
+from tailrace.sinks.nats.frames import Sender
+from tailrace.sinks.nats.payload import Ids, Manner, changes
+from tailrace.sinks.nats.wire import Wire
+from tailrace.spark.delivery import Engine
+from tailrace.spark.session import session
+from tailrace.store import Store
+
+_ROUNDS = 3
+_LIMIT_S = 600.0
+_PER_SECOND = 50
+_COMMITS = 1000
+_WARMING = 500
+
+
+def run(report: Report) -> None:
+    report.title("NATS: a ready log drained into JetStream, on disk")
+    with (
+        tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name,
+        Postgres(max_wal_size="8GB", checkpoint_timeout="1h") as server,
+    ):
+        _drain(report, make(server, "inserts", f"{name}/log", [TABLE.format(name="t")], [INSERTS]))
+    _latency(report)
+
+
+def _drain(report: Report, log: ReadyLog) -> None:
+    spark = session("bench")
+    ours: list[float] = []
+    bare: list[float] = []
+    received: list[float] = []
+    processors: list[float] = []
+    try:
+        with log.connect() as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+            assert row is not None
+            for round_ in range(_ROUNDS + 1):
+                received.append(receive(log.server, connection, str(row[0]), "tailrace", log.database))
+                with NatsServer() as server:
+                    bare.append(_publish(log, server))
+                with NatsServer() as server:
+                    configured = settings.Settings(
+                        store=settings.Store(url=log.store_url),
+                        sinks=({"type": "nats", "name": f"told{round_}", "url": server.url},),
+                    )
+                    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+                    before, began = _cpu(), time.monotonic()
+                    engine.start()
+                    try:
+                        done = engine.wait(engine.end(), _LIMIT_S)
+                        ours.append(time.monotonic() - began)
+                        assert done, engine.sinks[f"told{round_}"].error or "not delivered in time"
+                        processors.append(_cpu() - before)
+                    finally:
+                        engine.stop()
+                    _check(server)
+    finally:
+        spark.stop()
+    events = 1_000_001
+    report.section("1M inserts, 1,000 a transaction; median of three rounds after one to warm up")
+    rate, alone, only = (events / statistics.median(times[1:]) for times in (ours, bare, received))
+    report.line("pg_recvlogical into nothing", f"{only:,.0f} events/s")
+    report.line("bare publisher of the same frames", f"{alone:,.0f} events/s")
+    least = min(60_000, 0.6 * alone)
+    report.line("deliver", f"{rate:,.0f} events/s", f"want ≥ {least:,.0f}", ok=rate >= least)
+    report.line("ratio to pg_recvlogical", f"{rate / only:.2f}")
+    report.line("ratio to the bare publisher", f"{rate / alone:.2f}")
+    report.line("CPU seconds per million", f"{statistics.median(processors[1:]):.1f}", "ours, Spark's Java included")
+
+
+def _publish(log: ReadyLog, server: NatsServer) -> float:
+    """Frames first, then the clock."""
+    reader = LogReader(Store.open(log.store_url))
+    batch = plan.following(reader, plan.begin(reader, None), plan.UNLIMITED)
+    options = NatsOptions(url=server.url)
+    wire = Wire(options, "bench")
+    try:
+        stream.ensure(wire, "CDC", ["cdc.>"], stream.kept_for(3600), create=True)
+        manner, ids = Manner(ENCODINGS["msgpack"], "cdc", False, 0), Ids(0)
+        made: list[tuple[memoryview, frames.I64]] = []
+        last = 0
+        for chunk in decoding.chunks(reader, batch.slices, decoding.Admission(), as_text=True):
+            runs = [run for run in chunk[1] if isinstance(run, decoding.TableChanges)]
+            told = frames.batch([changes(run, manner, ids) for run in runs], Sender("bench", 0))
+            if told is not None:
+                made.append(frames.frames(told, wire.acknowledgements, last))
+                last += len(told)
+        began = time.monotonic()
+        for data, ends in made:
+            wire.publish(data, ends)
+        return time.monotonic() - began
+    finally:
+        wire.close()
+
+
+def _check(server: NatsServer) -> None:
+    """Every id once: the stream's own count, and its last message."""
+    wire = Wire(NatsOptions(url=server.url), "check")
+    try:
+        state = wire.ask("$JS.API.STREAM.INFO.CDC")["state"]
+    finally:
+        wire.close()
+    assert state["messages"] == state["last_seq"] == 1_000_001, state
+
+
+def _cpu() -> float:
+    """Of this process and what it started, the servers left out."""
+    own = psutil.Process()
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        try:
+            name = process.name()
+            if name.startswith(("postgres", "nats-server", "pg_", "sh")):
+                continue
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _latency(report: Report) -> None:
+    report.title(f"NATS: commit → a consumer of the stream, {_COMMITS} transactions at {_PER_SECOND} a second")
+    with (
+        Postgres() as source,
+        NatsServer() as server,
+        tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory,
+        source.connect() as connection,
+    ):
+        connection.execute("CREATE TABLE t (id serial PRIMARY KEY, note text)")
+        with Capturing(source, directory):
+            store = Store.open(directory)
+            assert wait_until(lambda: any(i.key.endswith("meta.json") for i in store.list("snapshots")), 60)
+            configured = settings.Settings(
+                store=settings.Store(url=directory), sinks=({"type": "nats", "name": "told", "url": server.url},)
+            )
+            engine = Engine(configured, sinks.configured(configured, {}))
+            engine.start()
+            seen: list[float] = []
+            committed: list[float] = []
+            finished = threading.Event()
+            watcher = threading.Thread(target=lambda: asyncio.run(_watch(server.url, seen, finished)))
+            try:
+                connection.execute("INSERT INTO t (note) VALUES ('first')")
+                assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["told"].error
+                watcher.start()
+                assert wait_until(lambda: len(seen) >= 1, 60), "the consumer has begun"
+                seen.clear()
+                rng = random.Random(1)
+                for _ in range(_WARMING + _COMMITS):
+                    time.sleep(rng.expovariate(_PER_SECOND))
+                    connection.execute("INSERT INTO t (note) VALUES ('x')")
+                    committed.append(time.time())
+                assert wait_until(lambda: len(seen) >= len(committed), 60), "messages do not arrive"
+            finally:
+                finished.set()
+                watcher.join()
+                engine.stop()
+    spans = np.array([1000 * (s - c) for s, c in zip(seen, committed, strict=True)][_WARMING:])
+    report.section("after 500 to warm up")
+    for percent, want in ((50, 150), (95, None)):
+        figure = float(np.percentile(spans, percent))
+        ok = None if want is None else figure <= want
+        report.line(f"p{percent}", f"{figure:.0f} ms", f"want ≤ {want}" if want else "", ok=ok)
+
+
+async def _watch(url: str, seen: list[float], finished: threading.Event) -> None:
+    connection = await nats.connect(url)
+
+    async def noted(_: object) -> None:
+        seen.append(time.time())
+
+    await connection.jetstream().subscribe(
+        "cdc.t.insert", cb=noted, ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
+    )
+    while not finished.is_set():
+        await asyncio.sleep(0.05)
+    await connection.close()
