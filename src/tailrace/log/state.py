@@ -13,10 +13,9 @@ import numpy as np
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import ConfigError, GapError, SnapshotError
-from tailrace.log import decoding, plan, replaying, touched
+from tailrace.log import decoding, plan, printing, replaying, touched
 from tailrace.log.decoding import SNAPSHOT, Admission, At, TableChanges, no_images
 from tailrace.log.plan import Slice
-from tailrace.log.printing import snapshot_images
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import Chunk, Snapshot, SnapshotReader
 from tailrace.pgoutput.columns import Images
@@ -74,6 +73,16 @@ def rows(state: TableState, reader: LogReader, part: int = 0, parts: int = 1) ->
         return
     batches = (batch for chunk in snapshot.manifest[part::parts] for batch in snapshot.chunk(chunk))
     yield from touched.rows(index, batches, since, part, parts)
+
+
+def as_changes(relation: Relation, images: Images) -> TableChanges:
+    """Rows that `rows` gave, their values as texts, as shaping and sinks take them: they are there, nothing more."""
+    count = len(images)
+    none = np.zeros(count, np.int64)
+    at = At(none, none, none, none, none, none.astype(np.bool_))
+    operations = np.full(count, SNAPSHOT, np.uint8)
+    old = no_images(relation, count, as_text=True)
+    return TableChanges(relation, at, operations, old, none.astype(np.bool_), printing.texts(images, relation))
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ def snapshot_chunks(snapshot: Snapshot, chunk: Chunk, first_ordinal: int, *, as_
                 np.full(count, SNAPSHOT, np.uint8),
                 no_images(relation, count, as_text),
                 np.zeros(count, np.bool_),
-                snapshot_images(batch, relation, as_text=as_text),
+                printing.snapshot_images(batch, relation, as_text=as_text),
                 target=(relation.schema, relation.name),
             )
         ]

@@ -13,19 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from tailrace.change import Lsn, Relation
+from tailrace.change import Lsn
 from tailrace.errors import TailraceError
 from tailrace.log import json as log_json
-from tailrace.log import printing, state
-from tailrace.log.decoding import SNAPSHOT, At, TableChanges, no_images
+from tailrace.log import state
+from tailrace.log.decoding import TableChanges
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.columns import Images
 from tailrace.sinks.audit import filling, rows
 from tailrace.sinks.audit.exact import jsonb_texts
 from tailrace.sinks.audit.shapes import Shapes
@@ -137,7 +135,7 @@ def _found(
     wanted = pa.array(list(lacking), pa.string())
     names = sorted(set().union(*lacking.values()))
     for images in state.rows(then, reader):
-        shaped = next(iter(shaping.apply([_as_changes(then.relation, printing.texts(images, then.relation))])), None)
+        shaped = next(iter(shaping.apply([state.as_changes(then.relation, images)])), None)
         if not isinstance(shaped, TableChanges):
             continue
         keys = rows.primary_keys(shaped)
@@ -155,15 +153,6 @@ def _found(
             own,
             [_object({n: v for n, v in row.items() if n in lacking[key]}) for key, row in zip(own, texts, strict=True)],
         )
-
-
-def _as_changes(relation: Relation, images: Images) -> TableChanges:
-    count = len(images)
-    none = np.zeros(count, np.int64)
-    at = At(none, none, none, none, none, none.astype(np.bool_))
-    operations = np.full(count, SNAPSHOT, np.uint8)
-    old = no_images(relation, count, as_text=True)
-    return TableChanges(relation, at, operations, old, none.astype(np.bool_), images)
 
 
 def _json(texts: pa.StringArray, column: Any) -> list[str]:

@@ -36,6 +36,8 @@ class NatsOptions:
     """`cdc.public.orders.insert`: where tables of several schemas have the same names."""
     bucket: str = "schemas"
     """The KV bucket that says what tables look like."""
+    init_stream: str = "INIT"
+    """For snapshots that somebody asked for, on `init.>`, kept for a week."""
     create: bool = True
     """Whether a stream or a bucket that is not there is made; they are checked in any case."""
     max_age_s: int = field(default=3600, metadata={"at_least": 1})

@@ -99,6 +99,11 @@ class Schemas:
         return f"$KV.{self._options.bucket}." + ".".join(map(key, names))
 
 
+def is_known(wire: Wire, bucket: str, name: str) -> bool:
+    """Whether the bucket has a key, whoever put it there."""
+    return last_of_subject(wire, f"KV_{bucket}", f"$KV.{bucket}.{name}") is not None
+
+
 def key(name: str) -> str:
     """A name as a key of a bucket: what is not allowed there as `=XX`."""
     return re.sub(r"[^-_A-Za-z0-9]", lambda m: "".join(f"={byte:02X}" for byte in m[0].encode()), name)

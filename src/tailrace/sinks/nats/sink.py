@@ -23,6 +23,7 @@ from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.frames import Batch, Sender
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.payload import Ids, Manner, Published
+from tailrace.sinks.nats.requests import Requests
 from tailrace.sinks.nats.schemas import Schemas, entry
 from tailrace.sinks.nats.stream import Tail
 from tailrace.sinks.nats.wire import NotTaken, Wire
@@ -59,9 +60,17 @@ class NatsSink:
         self._wire: Wire | None = None
         self._tail: Tail | None = None
         self._known: Schemas | None = None
+        self._requests: Requests | None = None
+        self._is_described = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_options": self._options.carried(), "_wire": None, "_tail": None, "_known": None}
+        return self.__dict__ | {
+            "_options": self._options.carried(),
+            "_wire": None,
+            "_tail": None,
+            "_known": None,
+            "_requests": None,
+        }
 
     @property
     def _store(self) -> Store:
@@ -74,7 +83,9 @@ class NatsSink:
         more = stream.kept_for(options.max_age_s)
         stream.ensure(self._opened(), options.stream, [f"{options.subject}.>"], more, create=options.create)
         self._schemas().ensure()
-        self._describe()
+        self._is_described = False  # with the first step
+        self._requests = Requests(options, self.name, self._context.store, self._context.common)
+        self._requests.start()
         return self._kept.state
 
     def pending(self) -> Step | None:
@@ -88,7 +99,7 @@ class NatsSink:
         try:
             return self._stage(part)
         except BaseException:
-            self.close()  # what is on its way is not known
+            self._disconnect()  # what is on its way is not known
             raise
 
     def _stage(self, part: Part) -> Tail:
@@ -154,12 +165,15 @@ class NatsSink:
                 place = tail.last
         kept = replace(self._kept, state=step.after, place=place)
         self._kept = cursor.keep(self._store, self.name, step.before, kept)
+        if not self._is_described:
+            self._describe()
 
     def tend(self) -> None:
         self._describe()
 
     def _describe(self) -> None:
-        """Tables that nobody changed yet, by their snapshots."""
+        """Tables that nobody changed yet, by their snapshots, as far as the sink has come."""
+        self._is_described = self._kept.state.cursor is not None
         shaping = Shaping(self._context.common, "")
         schemas = self._schemas()
         for snapshot in SnapshotReader(self._store).newest_of_each(before=self._kept.state.cursor or Lsn(0)):
@@ -172,6 +186,12 @@ class NatsSink:
         self._tail = None
 
     def close(self) -> None:
+        if self._requests is not None:
+            self._requests.stop()
+        self._requests = None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._wire is not None:
             self._wire.close()
         if self._known is not None:

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,9 @@ _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Message(NamedTuple):
+    subject: bytes
+    reply: bytes
+    """Where an answer is to go, if one is wanted."""
     status: int
     """Of a message that is only a status, such as 503: nobody takes this subject; else 0."""
     payload: memoryview
@@ -51,7 +55,9 @@ class NotTaken(Exception):
 class Wire:
     """One connection. Not for several threads."""
 
-    def __init__(self, options: NatsOptions, name: str) -> None:
+    def __init__(self, options: NatsOptions, name: str, listen: str = "") -> None:
+        """`listen`: a subject whose messages `next` gives."""
+        self._heard: deque[Message] = deque()
         self._buffer = b""
         self._inbox = f"_INBOX.{uuid.uuid4().hex}"
         self._requests = 0
@@ -61,6 +67,8 @@ class Wire:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._send(b"SUB %b.* 1\r\n" % self._inbox.encode())
+        if listen:
+            self._send(b"SUB %b 2\r\n" % listen.encode())
 
     @property
     def max_payload(self) -> int:
@@ -78,6 +86,19 @@ class Wire:
         """One of JetStream's own questions, its answer; an error is in it."""
         (answer,) = self.ask_many([(subject, question)])
         return answer
+
+    def next(self, seconds: float) -> Message | None:
+        """The next that was listened for, if one comes in time."""
+        if not self._heard:
+            self._answer_ping()
+            self._poll.modify(self._socket, select.POLLIN)
+            if self._poll.poll(seconds * 1000):
+                self._receive(lambda _: None)
+        return self._heard.popleft() if self._heard else None
+
+    def say(self, subject: str, payload: bytes) -> None:
+        """To whoever listens now."""
+        self._send(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
 
     def tell(self, subject: str, payload: bytes) -> dict[str, Any]:
         """One message, by itself: the stream's answer."""
@@ -102,9 +123,10 @@ class Wire:
             self._requests += 1
         answers: dict[int, dict[str, Any]] = {}
 
-        def heed(token: bytes, message: Message) -> None:
+        def heed(message: Message) -> None:
             if message.status == 503:
                 raise SinkError("JetStream does not answer", "is it enabled? nats-server needs -js, or jetstream {}")
+            token = message.subject.rpartition(b".")[2]
             if token.isdigit():
                 answers[int(token)] = json.loads(bytes(message.payload))
 
@@ -120,9 +142,9 @@ class Wire:
         sent = acknowledged = 0
         failure: NotTaken | None = None
 
-        def heed(token: bytes, message: Message) -> None:
+        def heed(message: Message) -> None:
             nonlocal acknowledged, failure
-            if token != b"ack":
+            if not message.subject.endswith(b".ack"):
                 return
             words = bytes(message.payload)
             if (message.status or b'"error"' in words or b'"duplicate"' in words) and failure is None:
@@ -173,8 +195,8 @@ class Wire:
         if not self._poll.poll(_PATIENCE_S * 1000):
             raise SinkError("the NATS server has gone silent", "it is connected again")
 
-    def _receive(self, heed: Callable[[bytes, Message], None], *, wait: bool = True, writing: bool = False) -> None:
-        """What has arrived, message by message, with the last token of its subject."""
+    def _receive(self, heed: Callable[[Message], None], *, wait: bool = True, writing: bool = False) -> None:
+        """What has arrived, message by message."""
         if (wait or writing) and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             self._await(writing=writing)
         try:
@@ -187,7 +209,7 @@ class Wire:
             raise SinkError("the NATS server closed the connection", "it is connected again")
         self._buffer = self._parsed(self._buffer + arrived, heed)
 
-    def _parsed(self, data: bytes, heed: Callable[[bytes, Message], None]) -> bytes:
+    def _parsed(self, data: bytes, heed: Callable[[Message], None]) -> bytes:
         """What is left of it: the beginning of something."""
         at = 0
         view = memoryview(data)
@@ -204,7 +226,9 @@ class Wire:
                     headers = data[begins : begins + int(words[-2])]
                     begins += int(words[-2])
                     status = int(found[1]) if (found := re.match(rb"NATS/1\.0 (\d+)", headers)) else 0
-                heed(words[1].rpartition(b".")[2], Message(status, view[begins:stops]))
+                reply = words[3] if len(words) == (5 if words[0] == b"MSG" else 6) else b""
+                message = Message(words[1], reply, status, view[begins:stops])
+                heed(message) if words[2] == b"1" else self._heard.append(message)
                 continue
             at = end + 2
             if line == b"PING":

@@ -1,0 +1,211 @@
+"""Snapshots on request: who publishes to `snapshot.request.<table>` gets the table's rows, in chunks, from the log.
+
+The rows are the newest state that the log tells of, a snapshot and what changed since, so the source has no part in it.
+Requests are answered one after the other, by a thread of its own, while the sink goes on; who asks for a table that is
+being told, or waits to be, is answered with that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tailrace import settings
+from tailrace.errors import SinkError, TailraceError
+from tailrace.log import state
+from tailrace.log.decoding import TableChanges
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.retry import Backoff
+from tailrace.sinks import Common
+from tailrace.sinks.nats import stream
+from tailrace.sinks.nats.encoding import ENCODINGS, Encoding
+from tailrace.sinks.nats.options import NatsOptions
+from tailrace.sinks.nats.payload import token
+from tailrace.sinks.nats.schemas import is_known
+from tailrace.sinks.nats.wire import Wire
+from tailrace.sinks.shaping import Shaping
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.deliver")
+
+REQUESTS: Final = "snapshot.request"
+CHUNK_ROWS: Final = 10_000
+_KEPT_S: Final = 7 * 24 * 3600
+_LOOK_S: Final = 0.2
+_ROOM: Final = 1024
+"""In a message, for what stands beside the rows."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table at the source."""
+
+    schema: str
+    table: str
+
+
+class Requests:
+    """Answers them from `start` to `stop`."""
+
+    def __init__(self, options: NatsOptions, name: str, store: settings.Store, common: Common) -> None:
+        self._options = options
+        self._name = name
+        self._store = Store.open(store.url, store.options)
+        self._reader = LogReader(self._store)
+        self._shaping = Shaping(common, "")
+        self._encoding = ENCODINGS[options.encoding]
+        self._last = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"requests {name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except TailraceError as error:
+                _log.debug("sink %s: requests: %s", self._name, error)
+                self._stopping.wait(backoff.next())
+
+    def _listen(self) -> None:
+        wire = Wire(self._options, f"{self._name} requests", f"{REQUESTS}.>")
+        try:
+            stream.ensure(
+                wire, self._options.init_stream, ["init.>"], stream.kept_for(_KEPT_S), create=self._options.create
+            )
+            while not self._stopping.is_set():
+                asked = self._asked(wire)
+                for table, replies in asked.items():
+                    self._answer(wire, table, replies)
+        finally:
+            wire.close()
+
+    def _asked(self, wire: Wire) -> dict[str, list[str]]:
+        """What is asked for by now, each table once, with who wants to hear of it."""
+        found: dict[str, list[str]] = {}
+        message = wire.next(_LOOK_S)
+        while message is not None:
+            replies = found.setdefault(message.subject.decode()[len(REQUESTS) + 1 :], [])
+            replies += [message.reply.decode()] if message.reply else []
+            message = wire.next(0)
+        return found
+
+    def _answer(self, wire: Wire, table: str, replies: list[str]) -> None:
+        try:
+            found = self._place(table)
+            if found is None and is_known(wire, self._options.bucket, table):
+                return  # another sink's, which answers
+            answer = self._tell(wire, *_there(found, table))
+        except SinkError:
+            raise  # the connection: who asked asks again
+        except TailraceError as error:
+            _log.warning("sink %s: a snapshot of %s was asked for: %s. %s", self._name, table, error, error.hint)
+            answer = self._encoding.plain({"table": table, "error": str(error), "hint": error.hint})
+            wire.tell(f"init.error.{table}", answer)
+        for reply in replies:
+            wire.say(reply, answer)
+
+    def _place(self, table: str) -> tuple[Place, tuple[str, str]] | None:
+        """The table that goes under this name."""
+        for snapshot in SnapshotReader(self._store).newest_of_each():
+            shaped = self._shaping.load(snapshot.relation)
+            if shaped is not None and self._token(shaped[1]) == table:
+                return Place(snapshot.relation.schema, snapshot.relation.name), shaped[1]
+        return None
+
+    def _token(self, target: tuple[str, str]) -> str:
+        return ".".join(map(token, target if self._options.schema_in_subject else target[1:]))
+
+    def _tell(self, wire: Wire, place: Place, target: tuple[str, str]) -> bytes:
+        """Chunks, then what the whole was; that is the answer."""
+        then = state.find(self._reader, place.schema, place.table)
+        name, began = self._token(target), max(int(time.time()), self._last + 1)
+        self._last = began  # a name of its own for each
+        encoding = self._encoding
+        snapshot_id = f"snap-{began}"
+        chunks = rows = 0
+        for some in chunked(self._rows(then), wire.max_payload - _ROOM):
+            if self._stopping.is_set():
+                raise SinkError("the sink stops", "ask again")
+            fields = [
+                ("table", encoding.text(target[1])),
+                ("operation", encoding.text("snapshot")),
+                ("snapshot_id", encoding.text(snapshot_id)),
+                ("chunk", encoding.integer(chunks)),
+                ("lsn", encoding.text(str(then.lsn))),
+                ("data", encoding.array_of(some)),
+            ]
+            _checked(wire.tell(f"init.snap.{name}.{snapshot_id}.{chunks}", encoding.map_of(fields)))
+            chunks += 1
+            rows += len(some)
+        meta = encoding.plain(
+            {
+                "snapshot_id": snapshot_id,
+                "lsn": str(then.lsn),
+                "timestamp": began,
+                "batch_count": chunks,
+                "row_count": rows,
+                "table": target[1],
+            }
+        )
+        _checked(wire.tell(f"init.meta.{name}", meta))
+        _log.info(
+            "sink %s: %s rows of %s as of %s were told, as %s", self._name, f"{rows:,}", name, then.lsn, snapshot_id
+        )
+        return meta
+
+    def _rows(self, then: state.TableState) -> Iterator[pa.Array]:
+        for images in state.rows(then, self._reader):
+            for run in self._shaping.apply([state.as_changes(then.relation, images)]):
+                if isinstance(run, TableChanges) and len(run):
+                    yield _encoded(run, self._encoding)
+
+
+def _there(found: tuple[Place, tuple[str, str]] | None, table: str) -> tuple[Place, tuple[str, str]]:
+    if found is None:
+        raise TailraceError(
+            f"there is no table {table}", "names are as in subjects; a table must have been copied once"
+        )
+    return found
+
+
+def _encoded(run: TableChanges, encoding: Encoding) -> pa.Array:
+    """Each row as a map."""
+    columns = run.relation.columns
+    return encoding.maps(
+        [(c.name, encoding.values(run.new.batch.column(place), c), None) for place, c in enumerate(columns)], len(run)
+    )
+
+
+def chunked(rows: Iterator[pa.Array], most: int) -> Iterator[list[bytes]]:
+    """As many as a chunk has, or as a message has room for; one at least, whatever its size."""
+    chunk: list[bytes] = []
+    size = 0
+    for some in rows:
+        for row in some.to_pylist():
+            if chunk and (len(chunk) == CHUNK_ROWS or size + len(row) + 1 > most):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(row)
+            size += len(row) + 1
+    if chunk:
+        yield chunk
+
+
+def _checked(answer: dict[str, object]) -> None:
+    if "error" in answer:
+        raise TailraceError(f"the stream did not take it: {answer['error']}", "is it full?")

@@ -1,0 +1,258 @@
+"""Snapshots on request, as consumers ask for them; and the example, which is one."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import random
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import nats
+import pytest
+from nats.aio.client import Client
+from tests.capturing import CaptureThread, current_lsn
+from tests.fixtures.postgres import Database
+
+from tailrace import settings, sinks
+from tailrace.change import Lsn
+from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.process import wait_until
+from tailrace.sinks.nats import requests
+from tailrace.sinks.stepper import Stepper
+from tailrace.source.bootstrap import Bootstrap
+from tailrace.store import Store
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "nats_to_sqlite.py"
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """Of the test's own: names of streams and of the bucket are as they are without settings."""
+    with NatsServer() as one:
+        yield one
+
+
+class Bus:
+    """A source under capture, and a sink that follows it until the context ends."""
+
+    def __init__(self, database: Database, server: NatsServer, directory: Path, **more: Any) -> None:
+        self.database = database
+        self._settings = settings.Settings(
+            source=settings.Source(url=database.url),
+            store=settings.Store((directory / "store").as_uri()),
+            sinks=({"type": "nats", "name": "bus", "url": server.url, **more},),
+        )
+        self._store = Store.open(self._settings.store.url)
+        self._stopping = threading.Event()
+        self.failed: list[BaseException] = []
+        self.cursor = Lsn(0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        bootstrap = Bootstrap(self._settings, self._store)
+        with CaptureThread(self._settings, self._store, snapshots=bootstrap) as self.capture:
+            assert bootstrap.wait(60)
+            bootstrap.stop()
+            thread = threading.Thread(target=self._deliver)
+            thread.start()
+            try:
+                yield
+            finally:
+                self._stopping.set()
+                thread.join()
+        assert not self.failed
+
+    def _deliver(self) -> None:
+        (configured,) = sinks.configured(self._settings, {})
+        stepper = Stepper(configured, self._settings.store)
+        try:
+            stepper.open()
+            while not self._stopping.wait(0.01):
+                ahead = stepper.ahead()
+                if ahead.slices:
+                    stepper.deliver(ahead.end)
+                self.cursor = stepper.state.cursor or Lsn(0)
+        except BaseException as error:
+            self.failed.append(error)
+        finally:
+            stepper.close()
+
+    def reach(self) -> None:
+        """Until the stream has what is committed now."""
+        with self.database.connect() as connection:
+            connection.execute("SELECT pg_logical_emit_message(true, 'reached', '')")
+            lsn = current_lsn(connection)
+        assert wait_until(lambda: self.cursor >= lsn or bool(self.failed), 60)
+        assert not self.failed
+
+
+async def _ask(client: Client, table: str) -> bytes:
+    answer = await client.request(f"snapshot.request.{table}", timeout=30)
+    return answer.data
+
+
+def _chunks(server: NatsServer, subject: str, count: int) -> list[tuple[str, bytes]]:
+    async def read() -> list[tuple[str, bytes]]:
+        client = await nats.connect(server.url)
+        try:
+            subscription = await client.jetstream().subscribe(subject, ordered_consumer=True)
+            found = [await subscription.next_msg(timeout=30) for _ in range(count)]
+            return [(message.subject, message.data) for message in found]
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+def _asked(server: NatsServer, *tables: str) -> list[bytes]:
+    """All at once."""
+
+    async def ask() -> list[bytes]:
+        client = await nats.connect(server.url)
+        try:
+            return list(await asyncio.gather(*(_ask(client, table) for table in tables)))
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+def test_rows_in_chunks_then_what_the_whole_was(
+    database: Database, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(requests, "CHUNK_ROWS", 4)
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric, at timestamptz, tags text[], d jsonb)")
+    database.execute(
+        "INSERT INTO orders SELECT g, g * 1.10, '2026-01-31 12:00:00.5+00', '{a,b}', '{\"n\": 1}'"
+        " FROM generate_series(1, 10) g"
+    )
+    bus = Bus(database, server, tmp_path, encoding=encoding)
+    decoded = msgpack.unpackb if encoding == "msgpack" else json.loads
+    with bus.running():
+        database.execute("UPDATE orders SET total = NULL WHERE id = 3")
+        database.execute("DELETE FROM orders WHERE id = 10")
+        bus.reach()
+        first, second, unknown = _asked(server, "orders", "orders", "nothing")
+        assert first == second, "who asks at the same time shares one"
+        meta = decoded(first)
+        assert meta.keys() == {"snapshot_id", "lsn", "timestamp", "batch_count", "row_count", "table"}
+        assert (meta["table"], meta["batch_count"], meta["row_count"]) == ("orders", 3, 9)
+        assert meta["snapshot_id"] == f"snap-{meta['timestamp']}"
+        assert decoded(unknown)["error"] == "there is no table nothing"
+        chunks = _chunks(server, f"init.snap.orders.{meta['snapshot_id']}.*", 3)
+        assert [subject.rpartition(".")[2] for subject, _ in chunks] == ["0", "1", "2"]
+        told = [decoded(data) for _, data in chunks]
+        assert all(chunk.keys() == {"table", "operation", "snapshot_id", "chunk", "lsn", "data"} for chunk in told)
+        assert {(c["table"], c["operation"], c["snapshot_id"], c["lsn"]) for c in told} == {
+            ("orders", "snapshot", meta["snapshot_id"], meta["lsn"])
+        }
+        rows = sorted((row for chunk in told for row in chunk["data"]), key=lambda row: row["id"])
+        assert rows == [
+            {
+                "id": n,
+                "total": None if n == 3 else f"{n * 1.10:.2f}",
+                "at": "2026-01-31T12:00:00.5Z",
+                "tags": "{a,b}",
+                "d": {"n": 1},
+            }
+            for n in range(1, 10)
+        ]
+        ((_, last),) = _chunks(server, "init.meta.orders", 1)
+        assert last == first
+
+
+def test_a_chunk_is_never_larger_than_a_message_may_be(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE notes (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO notes SELECT g, repeat('x', 900) FROM generate_series(1, 50) g")
+    with NatsServer(max_payload=8192) as server:
+        bus = Bus(database, server, tmp_path)
+        with bus.running():
+            bus.reach()
+            meta = msgpack.unpackb(_asked(server, "notes")[0])
+            assert meta["row_count"] == 50
+            assert meta["batch_count"] > 5
+            chunks = _chunks(server, f"init.snap.notes.{meta['snapshot_id']}.*", meta["batch_count"])
+    assert all(len(data) <= 8192 for _, data in chunks)
+    assert sorted(row["id"] for _, data in chunks for row in msgpack.unpackb(data)["data"]) == list(range(1, 51))
+
+
+def test_the_example_ends_with_the_sources_rows(database: Database, server: NatsServer, tmp_path: Path) -> None:
+    """It starts in the middle of a load, which goes on: keys change, rows go and come, a column is added."""
+    spec = importlib.util.spec_from_file_location("nats_to_sqlite", _EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    database.execute("CREATE TABLE accounts (id int PRIMARY KEY, owner text, large text)")
+    database.execute("ALTER TABLE accounts ALTER large SET STORAGE EXTERNAL")
+    database.execute("INSERT INTO accounts SELECT g, 'o' || g, repeat('y', 3000) FROM generate_series(1, 200) g")
+    bus = Bus(database, server, tmp_path)
+    path = tmp_path / "copy.db"
+    with bus.running():
+        bus.reach()
+        ended = threading.Event()
+        load = threading.Thread(target=_work, args=(database, ended))
+        load.start()
+        loop = asyncio.new_event_loop()
+        stop = asyncio.Event()
+        url = server.url
+        consumer = threading.Thread(
+            target=lambda: loop.run_until_complete(example.follow(url, "accounts", ["id"], str(path), stop))
+        )
+        try:
+            assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
+            consumer.start()
+            assert wait_until(ended.is_set, 60)
+            assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
+            assert _copied(path) == _source(database)
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            consumer.join()
+            load.join()
+            loop.close()
+
+
+def _work(database: Database, ended: threading.Event) -> None:
+    rng = random.Random(5)
+    with database.connect(autocommit=True) as connection:
+        for number in range(600):
+            if number == 300:
+                connection.execute("ALTER TABLE accounts ADD COLUMN note text")
+            some = rng.randint(1, 250)
+            connection.execute(
+                rng.choice(
+                    [
+                        "INSERT INTO accounts (id, owner) VALUES (%(n)s, 'new') ON CONFLICT DO NOTHING",
+                        "UPDATE accounts SET owner = owner || '!' WHERE id = %(n)s",
+                        "UPDATE accounts SET id = %(n)s + 1000 WHERE id = %(n)s"
+                        " AND NOT EXISTS (SELECT FROM accounts WHERE id = %(n)s + 1000)",
+                        "DELETE FROM accounts WHERE id = %(n)s",
+                    ]
+                ),
+                {"n": some},
+            )
+    ended.set()
+
+
+def _source(database: Database) -> Counter[Any]:
+    with database.connect() as connection:
+        return Counter(connection.execute("SELECT id, owner, large, note FROM accounts").fetchall())
+
+
+def _copied(path: Path) -> Counter[Any]:
+    copy = sqlite3.connect(path)
+    try:
+        return Counter(copy.execute("SELECT id, owner, large, note FROM accounts").fetchall())
+    except sqlite3.OperationalError:
+        return Counter()  # not there yet, or being written
+    finally:
+        copy.close()
