@@ -17,6 +17,7 @@ from typing import Any
 import msgpack
 import nats
 import pytest
+import zstandard
 from nats.aio.client import Client
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
@@ -256,3 +257,30 @@ def _copied(path: Path) -> Counter[Any]:
         return Counter()  # not there yet, or being written
     finally:
         copy.close()
+
+
+def test_compressed_with_a_dictionary_of_its_own(database: Database, server: NatsServer, tmp_path: Path) -> None:
+    """Small rows: a consumer with the dictionary reads them, and few bytes went over the wire."""
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, customer text, status text, placed_at timestamptz)")
+    database.execute(
+        "INSERT INTO orders SELECT g, 'customer ' || g % 100, (ARRAY['new', 'paid', 'sent'])[1 + g % 3],"
+        " '2026-01-31 12:00:00+00'::timestamptz + g * interval '1 minute' FROM generate_series(1, 25000) g"
+    )
+    database.execute("CREATE TABLE few (id int PRIMARY KEY)")
+    database.execute("INSERT INTO few VALUES (1)")
+    bus = Bus(database, server, tmp_path, zstd=True)
+    with bus.running():
+        bus.reach()
+        meta, few = (msgpack.unpackb(answer) for answer in _asked(server, "orders", "few"))
+        assert (meta["row_count"], meta["batch_count"]) == (25_000, 3), "chunks of 10,000"
+        ((_, dictionary),) = _chunks(server, f"init.dict.orders.{meta['snapshot_id']}", 1)
+        chunks = [data for _, data in _chunks(server, f"init.snap.orders.{meta['snapshot_id']}.*", 3)]
+        reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary))
+        plain = [reader.decompress(data) for data in chunks]
+        rows = [row for data in plain for row in msgpack.unpackb(data)["data"]]
+        assert sorted(row["id"] for row in rows) == list(range(1, 25_001))
+        assert {row["status"] for row in rows} == {"new", "paid", "sent"}
+        assert sum(map(len, chunks)) < 0.15 * sum(map(len, plain)), "want 85 % less"
+        # Of one row there is nothing to learn.
+        ((_, data),) = _chunks(server, f"init.snap.few.{few['snapshot_id']}.*", 1)
+        assert msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))["data"] == [{"id": 1}]

@@ -162,7 +162,10 @@ def find(type_: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"type {type_!r}: no module {error.name}", "is it installed, and on Python's path?") from None
+        hint = "is it installed, and on Python's path?"
+        if type_ in SINKS:
+            hint = f"pip install 'tailrace[{'nats' if type_ == 'nats' else 'spark'}]'"
+        raise ConfigError(f"type {type_!r}: no module {error.name}", hint) from None
     except AttributeError:
         raise ConfigError(f"type {type_!r}: {module} has no {name}", "correct the class's name") from None
 

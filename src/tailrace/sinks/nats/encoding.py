@@ -10,6 +10,7 @@ import json as python_json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -98,8 +99,6 @@ class MsgPack:
         return packing.array_head(len(items)) + b"".join(items)
 
     def plain(self, value: object) -> bytes:
-        import msgpack
-
         found: bytes = msgpack.packb(value)
         return found
 

@@ -38,6 +38,8 @@ class NatsOptions:
     """The KV bucket that says what tables look like."""
     init_stream: str = "INIT"
     """For snapshots that somebody asked for, on `init.>`, kept for a week."""
+    zstd: bool = False
+    """Whether chunks of snapshots are compressed, with a dictionary that is trained on the table's rows."""
     create: bool = True
     """Whether a stream or a bucket that is not there is made; they are checked in any case."""
     max_age_s: int = field(default=3600, metadata={"at_least": 1})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -87,7 +88,6 @@ def booleans(values: pa.Array) -> pa.Array:
 
 def nested(values: pa.Array) -> pa.Array:
     """JSON's texts as what they say. Integers that MessagePack has no room for are texts."""
-    import msgpack
 
     def packed(value: str) -> bytes:
         found: bytes = msgpack.packb(json.loads(value, parse_int=_integer))

@@ -25,6 +25,7 @@ from tailrace.log.snapshot import SnapshotReader
 from tailrace.retry import Backoff
 from tailrace.sinks import Common
 from tailrace.sinks.nats import stream
+from tailrace.sinks.nats.compression import Compression
 from tailrace.sinks.nats.encoding import ENCODINGS, Encoding
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.payload import token
@@ -41,6 +42,8 @@ _KEPT_S: Final = 7 * 24 * 3600
 _LOOK_S: Final = 0.2
 _ROOM: Final = 1024
 """In a message, for what stands beside the rows."""
+_DENSE: Final = 8
+"""How many times smaller rows become, as a rule."""
 
 
 @dataclass(frozen=True)
@@ -138,20 +141,35 @@ class Requests:
         encoding = self._encoding
         snapshot_id = f"snap-{began}"
         chunks = rows = 0
-        for some in chunked(self._rows(then), wire.max_payload - _ROOM):
-            if self._stopping.is_set():
-                raise SinkError("the sink stops", "ask again")
-            fields = [
-                ("table", encoding.text(target[1])),
-                ("operation", encoding.text("snapshot")),
-                ("snapshot_id", encoding.text(snapshot_id)),
-                ("chunk", encoding.integer(chunks)),
-                ("lsn", encoding.text(str(then.lsn))),
-                ("data", encoding.array_of(some)),
-            ]
-            _checked(wire.tell(f"init.snap.{name}.{snapshot_id}.{chunks}", encoding.map_of(fields)))
-            chunks += 1
-            rows += len(some)
+        compression: Compression | None = None
+        # What is compressed has room for more; if not, it is cut.
+        waiting = chunked(self._rows(then), (wire.max_payload - _ROOM) * (_DENSE if self._options.zstd else 1))
+        for some in waiting:
+            if self._options.zstd and compression is None:
+                compression = Compression.trained(some)
+                if compression.dictionary:
+                    _checked(wire.tell(f"init.dict.{name}.{snapshot_id}", compression.dictionary))
+            left = [some]
+            while left:
+                if self._stopping.is_set():
+                    raise SinkError("the sink stops", "ask again")
+                part = left.pop(0)
+                fields = [
+                    ("table", encoding.text(target[1])),
+                    ("operation", encoding.text("snapshot")),
+                    ("snapshot_id", encoding.text(snapshot_id)),
+                    ("chunk", encoding.integer(chunks)),
+                    ("lsn", encoding.text(str(then.lsn))),
+                    ("data", encoding.array_of(part)),
+                ]
+                content = encoding.map_of(fields)
+                content = content if compression is None else compression.compressed(content)
+                if len(content) > wire.max_payload and len(part) > 1:
+                    left[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+                    continue
+                _checked(wire.tell(f"init.snap.{name}.{snapshot_id}.{chunks}", content))
+                chunks += 1
+                rows += len(part)
         meta = encoding.plain(
             {
                 "snapshot_id": snapshot_id,

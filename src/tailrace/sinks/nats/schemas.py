@@ -12,6 +12,8 @@ import re
 import time
 from typing import Any, Final
 
+import msgpack
+
 from tailrace.change import Relation, Type
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.nats.encoding import Encoding
@@ -144,12 +146,7 @@ def entry(relation: Relation, target: tuple[str, str], encoding: Encoding) -> by
 def _shape_in(data: bytes) -> Shape | None:
     """Of an entry in either encoding; None of what is no entry of ours."""
     try:
-        if data.startswith(b"{"):
-            raw = json.loads(data)
-        else:
-            import msgpack
-
-            raw = msgpack.unpackb(data)
+        raw = json.loads(data) if data.startswith(b"{") else msgpack.unpackb(data)
         columns: Shape = raw["columns"]
     except (ValueError, TypeError, KeyError):
         return None
