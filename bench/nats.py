@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import threading
 import time
+from unittest.mock import patch
 
 import nats
 import numpy as np
@@ -29,15 +30,24 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.log import decoding, plan
 from tailrace.log.reader import LogReader
-from tailrace.sinks.nats import NatsOptions, frames, stream
+from tailrace.sinks.nats import NatsOptions, compression, frames, stream
 from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.frames import Sender
 from tailrace.sinks.nats.payload import Ids, Manner, changes
+from tailrace.sinks.nats.requests import Requests
+from tailrace.sinks.nats.schemas import Schemas
 from tailrace.sinks.nats.wire import Wire
 from tailrace.spark.delivery import Engine
 from tailrace.spark.session import session
 from tailrace.store import Store
 
+_SMALL = (
+    "CREATE TABLE small (id int PRIMARY KEY, customer int, status text, total numeric(10,2), placed_at timestamptz)"
+)
+_SMALL_ROWS = """
+INSERT INTO small SELECT g, g % 5000, (ARRAY['new', 'paid', 'sent', 'cancelled'])[1 + g % 4], (g % 9000) / 100.0,
+    '2026-01-01 00:00:00+00'::timestamptz + g * interval '37 seconds' FROM generate_series(1, 500000) g
+"""
 _ROUNDS = 3
 _LIMIT_S = 600.0
 _PER_SECOND = 50
@@ -51,7 +61,9 @@ def run(report: Report) -> None:
         tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name,
         Postgres(max_wal_size="8GB", checkpoint_timeout="1h") as server,
     ):
-        _drain(report, make(server, "inserts", f"{name}/log", [TABLE.format(name="t")], [INSERTS]))
+        log = make(server, "inserts", f"{name}/log", [TABLE.format(name="t"), _SMALL, _SMALL_ROWS], [INSERTS])
+        _drain(report, log)
+        _snapshots(report, log)
     _latency(report)
 
 
@@ -122,6 +134,33 @@ def _publish(log: ReadyLog, server: NatsServer) -> float:
         return time.monotonic() - began
     finally:
         wire.close()
+
+
+def _snapshots(report: Report, log: ReadyLog) -> None:
+    report.section("a snapshot on request: 500K small rows of 5 columns, in chunks of 10,000")
+    sizes: dict[str, int] = {}
+    for how, fewest in (("plain", 0), ("zstd", 1 << 60), ("zstd, with a dictionary", 100)):
+        with NatsServer(max_payload=8 << 20) as server, patch.object(compression, "_FEWEST", fewest):
+            options = NatsOptions(url=server.url, zstd=how != "plain").checked()
+            answering = Requests(options, "bench", settings.Store(log.store_url), sinks.Common())
+            wire = Wire(options, "bench", "init.meta.small")
+            answering.start()
+            try:
+                Schemas(wire, options, ENCODINGS["msgpack"]).ensure()
+                assert wait_until(lambda w=wire: "error" not in w.ask("$JS.API.STREAM.INFO.INIT"), 30)  # type: ignore[misc]
+                began = time.monotonic()
+                wire.say("snapshot.request.small", b"")
+                assert wait_until(lambda w=wire: w.next(1.0) is not None, _LIMIT_S)  # type: ignore[misc]
+                seconds = time.monotonic() - began
+                sizes[how] = int(wire.ask("$JS.API.STREAM.INFO.INIT")["state"]["bytes"])
+            finally:
+                wire.close()
+                answering.stop()
+        saved = 1 - sizes[how] / sizes["plain"]
+        rate = f"{sizes['plain'] / seconds / 1e6:.0f} MB/s, {sizes[how] / 1e6:.0f} MB"
+        is_last = how.endswith("dictionary")
+        want = f"{saved:.1%} less" + (", want ≥ 85 %" if is_last else "")
+        report.line(how, rate, want, ok=saved >= 0.85 if is_last else None)
 
 
 def _check(server: NatsServer) -> None:

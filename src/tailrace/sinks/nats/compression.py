@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
+import pyarrow as pa
 import zstandard
 
 _LEVEL: Final = 6
@@ -24,8 +24,11 @@ class Compression:
     """As zstd has it, with its number; empty where none could be trained."""
 
     @classmethod
-    def trained(cls, rows: Sequence[bytes]) -> Self:
-        found = _dictionary(rows[:: max(1, len(rows) // _SAMPLES)]) if len(rows) >= _FEWEST else None
+    def trained(cls, rows: pa.Array) -> Self:
+        """On rows as they are encoded."""
+        found = None
+        if len(rows) >= _FEWEST:
+            found = _dictionary(rows.take(pa.array(range(0, len(rows), max(1, len(rows) // _SAMPLES)))).to_pylist())
         compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=found)
         return cls(compressor, b"" if found is None else found.as_bytes())
 
@@ -33,8 +36,8 @@ class Compression:
         return self.compressor.compress(content)
 
 
-def _dictionary(rows: Sequence[bytes]) -> zstandard.ZstdCompressionDict | None:
+def _dictionary(rows: list[Any]) -> zstandard.ZstdCompressionDict | None:
     try:
-        return zstandard.train_dictionary(_DICTIONARY_BYTES, list(rows))
+        return zstandard.train_dictionary(_DICTIONARY_BYTES, rows)
     except zstandard.ZstdError:
         return None  # rows that are all the same, or too little of them

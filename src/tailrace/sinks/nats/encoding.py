@@ -55,6 +55,9 @@ class Encoding(Protocol):
 
     def array_of(self, items: Sequence[bytes]) -> bytes: ...
 
+    def items(self, encoded: pa.Array) -> bytes:
+        """One array of all of them."""
+
     def plain(self, value: object) -> bytes:
         """Of Python's own values, one by one."""
 
@@ -98,6 +101,9 @@ class MsgPack:
     def array_of(self, items: Sequence[bytes]) -> bytes:
         return packing.array_head(len(items)) + b"".join(items)
 
+    def items(self, encoded: pa.Array) -> bytes:
+        return packing.array_head(len(encoded)) + _bytes(encoded)
+
     def plain(self, value: object) -> bytes:
         found: bytes = msgpack.packb(value)
         return found
@@ -134,6 +140,9 @@ class Json:
     def array_of(self, items: Sequence[bytes]) -> bytes:
         return b"[" + b",".join(items) + b"]"
 
+    def items(self, encoded: pa.Array) -> bytes:
+        return b"[" + _bytes(pc.binary_join_element_wise(encoded, b",", b""))[:-1] + b"]"
+
     def plain(self, value: object) -> bytes:
         return python_json.dumps(value, ensure_ascii=False).encode()
 
@@ -155,6 +164,13 @@ class Json:
 
 
 ENCODINGS: Final[dict[str, Encoding]] = {"msgpack": MsgPack(), "json": Json()}
+
+
+def _bytes(encoded: pa.Array) -> bytes:
+    """End to end, as they lie in memory."""
+    _, offsets, data = encoded.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(encoded) + 1, 4 * encoded.offset)
+    return bytes(memoryview(data)[int(ends[0]) : int(ends[-1])])
 
 
 def _text(texts: pa.Array, column: Column) -> pa.Array:

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace import settings
 from tailrace.errors import SinkError, TailraceError
@@ -160,12 +162,12 @@ class Requests:
                     ("snapshot_id", encoding.text(snapshot_id)),
                     ("chunk", encoding.integer(chunks)),
                     ("lsn", encoding.text(str(then.lsn))),
-                    ("data", encoding.array_of(part)),
+                    ("data", encoding.items(part)),
                 ]
                 content = encoding.map_of(fields)
                 content = content if compression is None else compression.compressed(content)
                 if len(content) > wire.max_payload and len(part) > 1:
-                    left[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+                    left[:0] = [part.slice(0, len(part) // 2), part.slice(len(part) // 2)]
                     continue
                 _checked(wire.tell(f"init.snap.{name}.{snapshot_id}.{chunks}", content))
                 chunks += 1
@@ -209,19 +211,27 @@ def _encoded(run: TableChanges, encoding: Encoding) -> pa.Array:
     )
 
 
-def chunked(rows: Iterator[pa.Array], most: int) -> Iterator[list[bytes]]:
+def chunked(rows: Iterator[pa.Array], most: int) -> Iterator[pa.Array]:
     """As many as a chunk has, or as a message has room for; one at least, whatever its size."""
-    chunk: list[bytes] = []
-    size = 0
+    waiting: list[pa.Array] = []
+    count = size = 0
     for some in rows:
-        for row in some.to_pylist():
-            if chunk and (len(chunk) == CHUNK_ROWS or size + len(row) + 1 > most):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(row)
-            size += len(row) + 1
-    if chunk:
-        yield chunk
+        ends = np.cumsum(pc.binary_length(some).to_numpy() + 1, dtype=np.int64)
+        start = 0
+        while start < len(some):
+            base = int(ends[start - 1]) if start else 0
+            fitting = int(np.searchsorted(ends, base + most - size, side="right")) - start
+            taken = max(min(fitting, CHUNK_ROWS - count, len(some) - start), 0 if count else 1)
+            if taken:
+                waiting.append(some.slice(start, taken))
+                count += taken
+                start += taken
+                size += int(ends[start - 1]) - base
+            if start < len(some) or count == CHUNK_ROWS:
+                yield pa.concat_arrays(waiting)
+                waiting, count, size = [], 0, 0
+    if waiting:
+        yield pa.concat_arrays(waiting)
 
 
 def _checked(answer: dict[str, object]) -> None:
