@@ -28,7 +28,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.store import Store
 
-KILLS = int(os.environ.get("KILLS", "18"))
+KILLS = int(os.environ.get("KILLS", "12"))
 
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("s3", marks=pytest.mark.soak)])

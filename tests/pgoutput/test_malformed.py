@@ -133,6 +133,7 @@ def test_a_missing_payload_is_refused() -> None:
         decode(build.relation("int4"), pa.array([None], pa.binary()))
 
 
+@pytest.mark.soak
 @pytest.mark.skipif("NUMBA_BOUNDSCHECK" in os.environ, reason="this is the run with bounds checks")
 def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
     """The tests above once more, with every index checked: a read outside would be an IndexError."""

@@ -94,6 +94,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_a_machine_without_java_or_network_starts_one_quietly(tmp_path: Path) -> None:
     """From the wheel, through the launcher; with plain files: the jar kept there is a false one."""
     (tmp_path / "bin").mkdir()
