@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,27 @@ def test_a_server_that_asks_whether_we_are_there(
         stream = Streamed(server)
         delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
         _assert_tells(stream, scenario, delivering.deliver(scenario.end))
+
+
+def test_a_sink_that_has_nothing_to_do_stays_connected(scenario: Scenario, tmp_path: Path) -> None:
+    """The server gives up on who does not answer two of its questions; and may be another one by the next step."""
+    with NatsServer(ping_interval="1s", ping_max=2) as server:
+        stream = Streamed(server)
+        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        with delivering.stepper() as one:
+            one.deliver(scenario.marks[0].offset)
+            connected = one.sink._wire  # type: ignore[attr-defined]
+            # Until it would have given up.
+            deadline = time.monotonic() + 4.5
+            while time.monotonic() < deadline:
+                one.sink.tend()
+            assert one.sink._wire is connected  # type: ignore[attr-defined]
+            one.deliver(scenario.marks[1].offset)
+            server.kill9()
+            server.start()
+            one.sink.tend()
+            one.deliver(scenario.end)
+            _assert_tells(stream, scenario, one.state)
 
 
 def test_a_stream_that_is_full_takes_the_rest_when_there_is_room(

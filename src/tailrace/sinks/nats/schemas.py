@@ -45,13 +45,13 @@ class Schemas:
     """The bucket, with what is known of it."""
 
     def __init__(self, wire: Wire, options: NatsOptions, encoding: Encoding) -> None:
-        self._wire = wire
+        self.wire = wire
         self._options = options
         self._encoding = encoding
         self._known: dict[tuple[str, str], Shape | None] = {}
 
     def close(self) -> None:
-        self._wire.close()
+        self.wire.close()
 
     def ensure(self) -> None:
         stream = f"KV_{self._options.bucket}"
@@ -63,7 +63,7 @@ class Schemas:
             "deny_delete": True,
             "allow_direct": True,
         }
-        ensure(self._wire, stream, subjects, more, create=self._options.create)
+        ensure(self.wire, stream, subjects, more, create=self._options.create)
 
     def differs(self, relation: Relation, target: tuple[str, str], before: Relation | None) -> bool:
         """Whether the table was something else before; by the bucket, if nothing is known; not if that says nothing."""
@@ -79,20 +79,20 @@ class Schemas:
         if self._shape(target) == shape(relation):
             return
         content = entry(relation, target, self._encoding)
-        if len(content) > self._wire.max_payload:
+        if len(content) > self.wire.max_payload:
             raise SinkRefused(
                 f"what describes {'.'.join(target)} has {len(content):,} bytes, and the server takes"
-                f" {self._wire.max_payload:,}",
+                f" {self.wire.max_payload:,}",
                 "raise max_payload of the NATS server",
             )
-        answer = self._wire.tell(self._subject(target), content)
+        answer = self.wire.tell(self._subject(target), content)
         if "error" in answer:
             raise SinkError(f"bucket {self._options.bucket}: {answer['error'].get('description')}", "is it full?")
         self._known[target] = shape(relation)
 
     def _shape(self, target: tuple[str, str]) -> Shape | None:
         if target not in self._known:
-            raw = last_of_subject(self._wire, f"KV_{self._options.bucket}", self._subject(target))
+            raw = last_of_subject(self.wire, f"KV_{self._options.bucket}", self._subject(target))
             self._known[target] = None if raw is None else _shape_in(base64.b64decode(raw.get("data", "")))
         return self._known[target]
 

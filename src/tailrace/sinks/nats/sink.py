@@ -130,7 +130,7 @@ class NatsSink:
         last = None if self._options.shared else before.last
         data, ends = frames.frames(found, wire.acknowledgements, last)
         try:
-            wire.publish(data, ends)
+            wire.publish(data, ends, again=self._options.shared)
         except NotTaken as refusal:
             raise self._failure(refusal, found) from None
         return Tail(before.last + len(found), found.at.position(len(found) - 1), not found.is_change[-1])
@@ -169,6 +169,12 @@ class NatsSink:
             self._describe()
 
     def tend(self) -> None:
+        try:
+            for wire in (self._wire, None if self._known is None else self._known.wire):
+                if wire is not None:
+                    wire.keep()
+        except SinkError:
+            self._disconnect()  # nobody waits for anything: the next step connects again
         self._describe()
 
     def _describe(self) -> None:

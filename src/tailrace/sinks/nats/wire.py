@@ -87,6 +87,13 @@ class Wire:
         (answer,) = self.ask_many([(subject, question)])
         return answer
 
+    def keep(self) -> None:
+        """Answer what the server asked meanwhile: it gives up on who does not."""
+        self._poll.modify(self._socket, select.POLLIN)
+        while self._poll.poll(0):
+            self._receive(lambda _: None)
+        self._answer_ping()
+
     def next(self, seconds: float) -> Message | None:
         """The next that was listened for, if one comes in time."""
         if not self._heard:
@@ -136,9 +143,9 @@ class Wire:
             self._answer_ping()
         return [answers[first + i] for i in range(len(questions))]
 
-    def publish(self, data: memoryview, ends: I64) -> None:
+    def publish(self, data: memoryview, ends: I64, *, again: bool = False) -> None:
         """Frames end to end, and where each ends. Returns when the stream has them all; else `NotTaken`: those before
-        that one are there, and what is after it may be."""
+        that one are there, and what is after it may be. `again`: some may be there already."""
         sent = acknowledged = 0
         failure: NotTaken | None = None
 
@@ -147,7 +154,8 @@ class Wire:
             if not message.subject.endswith(b".ack"):
                 return
             words = bytes(message.payload)
-            if (message.status or b'"error"' in words or b'"duplicate"' in words) and failure is None:
+            is_taken = not message.status and b'"error"' not in words and (again or b'"duplicate"' not in words)
+            if not is_taken and failure is None:
                 failure = _not_taken(acknowledged, message.status, words)
             acknowledged += 1
 
