@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,10 @@ from tests.spark.witness import MEMORIES, Memory
 from tailrace import settings, sinks
 from tailrace.change import Lsn, Operation, Position
 from tailrace.embedded.process import wait_until
-from tailrace.errors import GapError, TailraceError
+from tailrace.errors import GapError, StoreError, TailraceError
+from tailrace.log.plan import Batch
 from tailrace.log.reader import LogReader
+from tailrace.retry import Backoff
 from tailrace.sinks import status
 from tailrace.sinks.base import State
 from tailrace.sinks.cursor import mirrored
@@ -151,6 +154,58 @@ def test_how_far_behind_a_sink_is_is_known_before_its_destination_answers(
         assert not engine.wait(engine.end(), 0), "where it stands was not confirmed"
         memory.is_away = False
         assert wait_until(lambda: arrived(memory, store), 180)
+
+
+def test_a_destination_that_is_away_for_long_is_asked_until_it_is_back(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cannot be asked where it stands, again and again, and its upkeep is due meanwhile."""
+    monkeypatch.setattr(delivery, "_LOOK_S", 0.05)
+    monkeypatch.setattr(delivery, "Backoff", lambda: Backoff(0.02, 0.05))
+    memory = memories("gone")
+    with delivering(spark, store, [{"name": "gone", "start": "earliest"}]) as engine:
+        insert(database, captured, 0, 3)
+        assert wait_until(lambda: arrived(memory, store), 180)
+        memory.is_away = True
+        before = memory.opened
+        insert(database, captured, 10, 3)
+        assert wait_until(lambda: memory.opened >= before + 8, 60), engine.sinks["gone"].error
+        assert engine.sinks["gone"].status().state == "retrying"
+        memory.is_away = False
+        assert wait_until(lambda: arrived(memory, store), 60), engine.sinks["gone"].error
+        assert wait_until(lambda: engine.sinks["gone"].status().state == "running", 60)
+
+
+def test_a_store_that_did_not_answer_once_is_forgotten_without_a_change(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = memories("calm")
+    with delivering(spark, store, [{"name": "calm", "start": "earliest"}]) as engine:
+        insert(database, captured, 0, 3)
+        assert wait_until(lambda: arrived(memory, store), 180)
+        ahead, asked = Stepper.ahead, threading.Event()
+
+        def failing(self: Stepper) -> Batch:
+            if asked.is_set():
+                return ahead(self)
+            asked.set()
+            raise StoreError("the store is away", "wait")
+
+        monkeypatch.setattr(Stepper, "ahead", failing)
+        assert asked.wait(30)
+        assert wait_until(lambda: engine.sinks["calm"].status().failures > 0, 30)
+        assert wait_until(lambda: engine.sinks["calm"].status().state == "running", 30)
+        assert engine.sinks["calm"].error is None
 
 
 def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(

@@ -23,7 +23,8 @@ class Memory:
     """As many commits fail, with an error that may pass."""
     refuses: bool = False
     is_away: bool = False
-    """It cannot even be asked where it stands."""
+    """It takes nothing, and cannot even be asked where it stands."""
+    is_open: bool = False
     poison: frozenset[Position] = frozenset()
     may_go: threading.Event = field(default_factory=threading.Event)
     """Commits wait until it is set."""
@@ -61,6 +62,7 @@ class Witness:
         self.memory.opened += 1
         if self.memory.is_away:
             raise SinkError("nobody answers", "wait")
+        self.memory.is_open = True
         return self.memory.state
 
     def pending(self) -> Step | None:
@@ -85,6 +87,9 @@ class Witness:
         self.memory.may_go.wait()
         if self.memory.refuses:
             raise SinkRefused("the destination says no", "ask it nicely")
+        assert self.memory.is_open, "open() comes first"
+        if self.memory.is_away:
+            raise SinkError("it is away in the middle of a step", "wait")
         if self.memory.failures:
             self.memory.failures -= 1
             raise SinkError("the destination is away", "wait")
@@ -94,10 +99,11 @@ class Witness:
         self.memory.state = step.after
 
     def tend(self) -> None:
+        assert self.memory.is_open, "open() comes first"
         self.memory.tended += 1
 
     def rewind(self, state: State) -> None:
         self.memory.state = state
 
     def close(self) -> None:
-        pass
+        self.memory.is_open = False

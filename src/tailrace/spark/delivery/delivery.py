@@ -77,6 +77,8 @@ class Delivery:
         )
         self._condition: Condition = "starting"
         self._error: TailraceError | None = None
+        self._is_lost = False
+        """Something failed, and where the sink stands is to be asked again before anything else."""
         self._broken: Exception | None = None
         """What a batch ended with; the query itself would only tell it as Java does."""
         self._failures = 0
@@ -202,6 +204,7 @@ class Delivery:
         while not self._stopping.is_set():
             self._again.clear()
             self._has_ticked.clear()
+            self._is_lost = False
             self._broken = None
             try:
                 self._condition = "starting"
@@ -307,9 +310,11 @@ class Delivery:
             with self._busy:
                 self._stepper.backlog()  # if it was the log, that says it in words
             raise _ended(self.name, self._query.exception())
-        if self._wish.reload and not self._paused.is_set():
+        if self._paused.is_set() or self._is_lost:
+            return
+        if self._wish.reload:
             self._reload(self._wish.reload)
-        if time.monotonic() >= self._next_look and not self._paused.is_set():
+        if time.monotonic() >= self._next_look:
             with self._busy:
                 self._stepper.load_missing()
                 self._stepper.sink.tend()
@@ -353,16 +358,18 @@ class Delivery:
         """Deliver up to a place, or what there is; whether that was done. What is not, and may pass, is told of."""
         try:
             with self._busy:
+                if self._is_lost:
+                    self._stepper.open()
+                    self._is_lost = False
                 if end is None:
                     ahead = self._stepper.ahead()
-                    if not ahead.slices:
-                        return False
-                    end = ahead.end
-                self._deliver(end)
+                    end = ahead.end if ahead.slices else None
+                if end is not None:
+                    self._deliver(end)
         except TailraceError as error:
             if error.retry:
+                self._is_lost = True
                 self._fail(error)
-                self._reopen()
             else:
                 self._broken = error
             return False
@@ -373,17 +380,7 @@ class Delivery:
             _log.info("sink %s: delivers again", self.name)
         self._condition, self._error = "running", None
         self._backoff = Backoff()
-        return True
-
-    def _reopen(self) -> None:
-        """After a failure the destination says where the sink stands: the step may have been committed."""
-        try:
-            with self._busy:
-                self._stepper.open()
-        except TailraceError as error:
-            if not error.retry:
-                self._broken = error
-            _log.debug("sink %s: %s", self.name, error)
+        return end is not None
 
     def _end_of(self, batch_id: int) -> Offset:
         """From the query's ledger: a line of version, one of Spark's own, one for each source."""
