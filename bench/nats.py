@@ -119,7 +119,7 @@ def _publish(log: ReadyLog, server: NatsServer) -> float:
     wire = Wire(options, "bench")
     try:
         stream.ensure(wire, "CDC", ["cdc.>"], stream.kept_for(3600), create=True)
-        manner, ids = Manner(ENCODINGS["msgpack"], "cdc", False, 0), Ids(0)
+        manner, ids = Manner(ENCODINGS["msgpack"], options), Ids(0)
         made: list[tuple[memoryview, frames.I64]] = []
         last = 0
         for chunk in decoding.chunks(reader, batch.slices, decoding.Admission(), as_text=True):

@@ -68,7 +68,6 @@ class Streamed:
             "stream": self.stream,
             "subject": self.subject,
             "bucket": self.stream,
-            "init_stream": "INIT",
             "encoding": self.encoding,
             **self.more,
         }

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tailrace.change import Column
 from tailrace.log import json
+from tailrace.log.segment import payload_buffers
 from tailrace.sinks.nats import packing
 from tailrace.types import Form, mapping
 
@@ -32,8 +33,6 @@ _ENDLESS: Final = "infinity| BC$"
 
 
 class Encoding(Protocol):
-    name: str
-
     def text(self, value: str) -> bytes:
         """One text, for all rows."""
 
@@ -63,14 +62,11 @@ class Encoding(Protocol):
 
 
 class MsgPack:
-    name = "msgpack"
-
     def text(self, value: str) -> bytes:
-        return packing.text(value)
+        return self.plain(value)
 
     def integer(self, value: int) -> bytes:
-        found: bytes = packing.integers(pa.array([value], pa.int64()))[0].as_py()
-        return found
+        return self.plain(value)
 
     def texts(self, values: pa.Array) -> pa.Array:
         return packing.texts(values)
@@ -89,14 +85,14 @@ class MsgPack:
 
     def maps(self, fields: Sequence[Field], count: int) -> pa.Array:
         heads = _counted([there for _, _, there in fields], packing.map_head)
-        return _joined([heads, *_pairs((packing.text(name), value, there) for name, value, there in fields)], count)
+        return _joined([heads, *_pairs((self.text(name), value, there) for name, value, there in fields)], count)
 
     def lists(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
         heads = _counted([there for _, there in items], packing.array_head)
         return _joined([heads, *_pairs((b"", item, there) for item, there in items)], count)
 
     def map_of(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
-        return packing.map_head(len(fields)) + b"".join(packing.text(name) + value for name, value in fields)
+        return packing.map_head(len(fields)) + b"".join(self.text(name) + value for name, value in fields)
 
     def array_of(self, items: Sequence[bytes]) -> bytes:
         return packing.array_head(len(items)) + b"".join(items)
@@ -110,8 +106,6 @@ class MsgPack:
 
 
 class Json:
-    name = "json"
-
     def text(self, value: str) -> bytes:
         return json.quoted_text(value).encode()
 
@@ -168,9 +162,7 @@ ENCODINGS: Final[dict[str, Encoding]] = {"msgpack": MsgPack(), "json": Json()}
 
 def _bytes(encoded: pa.Array) -> bytes:
     """End to end, as they lie in memory."""
-    _, offsets, data = encoded.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(encoded) + 1, 4 * encoded.offset)
-    return bytes(memoryview(data)[int(ends[0]) : int(ends[-1])])
+    return bytes(payload_buffers(encoded)[1])
 
 
 def _text(texts: pa.Array, column: Column) -> pa.Array:

@@ -15,6 +15,7 @@ from tailrace.change import Position
 from tailrace.errors import PoisonError
 from tailrace.log import json
 from tailrace.log.decoding import At
+from tailrace.log.segment import payload_buffers
 from tailrace.sinks.nats.payload import Published
 
 I64 = npt.NDArray[np.int64]
@@ -146,6 +147,5 @@ def frames(found: Batch, reply: str, last: int | None) -> tuple[memoryview, I64]
         "",
     ).cast(pa.binary())
     whole = pc.binary_join_element_wise(lines, found.payloads, b"\r\n", b"")
-    _, offsets, data = whole.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(whole) + 1, 4 * whole.offset).astype(np.int64)
-    return memoryview(data)[int(ends[0]) : int(ends[-1])], ends[1:] - ends[0]
+    offsets, data = payload_buffers(whole)
+    return data, offsets[1:].astype(np.int64)

@@ -36,8 +36,6 @@ class NatsOptions:
     """`cdc.public.orders.insert`: where tables of several schemas have the same names."""
     bucket: str = "schemas"
     """The KV bucket that says what tables look like."""
-    init_stream: str = "INIT"
-    """For snapshots that somebody asked for, on `init.>`, kept for a week."""
     zstd: bool = False
     """Whether chunks of snapshots are compressed, with a dictionary that is trained on the table's rows."""
     create: bool = True
@@ -75,6 +73,10 @@ class NatsOptions:
         if sum(map(bool, (self.user, self.token, self.nkey, self.credentials))) > 1:
             raise ConfigError("user, token, nkey and credentials: more than one is given", "one of them is enough")
         return self
+
+    def names(self, target: tuple[str, str]) -> tuple[str, ...]:
+        """Of a table, as subjects and keys have them: its schema's too, or not."""
+        return target if self.schema_in_subject else target[1:]
 
     def carried(self) -> Self:
         """For executors: with what is secret."""

@@ -22,11 +22,6 @@ _LARGEST: Final = 2**64 - 1
 _SMALLEST: Final = -(2**63)
 
 
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return bytes(_lengths(np.array([len(raw)]))[0][_lengths(np.array([len(raw)]))[1]]) + raw
-
-
 def map_head(count: int) -> bytes:
     return _head(count, 0x80, 0xDE)
 

@@ -20,6 +20,7 @@ from tailrace.log.decoding import DELETE, OPERATIONS, UPDATE, At, Messages, Tabl
 from tailrace.log.rendering import content_text
 from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.sinks.nats.encoding import Encoding, Field
+from tailrace.sinks.nats.options import NatsOptions
 
 Mask = npt.NDArray[np.bool_]
 
@@ -43,14 +44,10 @@ class Manner:
     """How changes are told."""
 
     encoding: Encoding
-    prefix: str
-    """What subjects begin with."""
-    with_schema: bool
-    replays: int
+    options: NatsOptions
 
     def subject_of(self, target: tuple[str, str], operation: str) -> str:
-        names = target if self.with_schema else target[1:]
-        return ".".join([self.prefix, *map(token, names), operation.lower()])
+        return ".".join([self.options.subject, *map(token, self.options.names(target)), operation.lower()])
 
 
 def token(name: str) -> str:
@@ -126,7 +123,9 @@ def messages(some: Messages, manner: Manner, ids: Ids) -> Published | None:
     some = some.take(keep)
     encoding = manner.encoding
     own = ids.of_messages(some)
-    subjects = pa.array([f"{manner.prefix}.{MESSAGES}.{token(prefix) or '%'}" for prefix in some.prefix], pa.string())
+    subjects = pa.array(
+        [f"{manner.options.subject}.{MESSAGES}.{token(prefix) or '%'}" for prefix in some.prefix], pa.string()
+    )
     fields: list[Field] = [
         ("content", encoding.texts(pa.array([content_text(content) for content in some.content], pa.string())), None),
         ("msg_id", encoding.texts(own), None),

@@ -40,6 +40,7 @@ _log = logging.getLogger("tailrace.deliver")
 
 REQUESTS: Final = "snapshot.request"
 CHUNK_ROWS: Final = 10_000
+_STREAM: Final = "INIT"
 _KEPT_S: Final = 7 * 24 * 3600
 _LOOK_S: Final = 0.2
 _ROOM: Final = 1024
@@ -89,9 +90,7 @@ class Requests:
     def _listen(self) -> None:
         wire = Wire(self._options, f"{self._name} requests", f"{REQUESTS}.>")
         try:
-            stream.ensure(
-                wire, self._options.init_stream, ["init.>"], stream.kept_for(_KEPT_S), create=self._options.create
-            )
+            stream.ensure(wire, _STREAM, ["init.>"], stream.kept_for(_KEPT_S), create=self._options.create)
             while not self._stopping.is_set():
                 asked = self._asked(wire)
                 for table, replies in asked.items():
@@ -133,7 +132,7 @@ class Requests:
         return None
 
     def _token(self, target: tuple[str, str]) -> str:
-        return ".".join(map(token, target if self._options.schema_in_subject else target[1:]))
+        return ".".join(map(token, self._options.names(target)))
 
     def _tell(self, wire: Wire, place: Place, target: tuple[str, str]) -> bytes:
         """Chunks, then what the whole was; that is the answer."""

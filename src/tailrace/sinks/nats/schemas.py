@@ -97,8 +97,7 @@ class Schemas:
         return self._known[target]
 
     def _subject(self, target: tuple[str, str]) -> str:
-        names = target if self._options.schema_in_subject else target[1:]
-        return f"$KV.{self._options.bucket}." + ".".join(map(key, names))
+        return f"$KV.{self._options.bucket}." + ".".join(map(key, self._options.names(target)))
 
 
 def is_known(wire: Wire, bucket: str, name: str) -> bool:

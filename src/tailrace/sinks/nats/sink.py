@@ -107,13 +107,8 @@ class NatsSink:
         sender = Sender(self.name, self._kept.replays)
         if self._tail is None:
             self._tail = stream.tail(wire, self._options.stream, sender, self._kept.place)
-        manner = Manner(
-            ENCODINGS[self._options.encoding],
-            self._options.subject,
-            self._options.schema_in_subject,
-            self._kept.replays,
-        )
-        ids, schemas = Ids(manner.replays), self._schemas()
+        manner = Manner(ENCODINGS[self._options.encoding], self._options)
+        ids, schemas = Ids(self._kept.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
         batches = (_batch(chunk, manner, ids, sender, schemas, newest) for chunk in part.chunks)
         for found in _ahead(batches):
