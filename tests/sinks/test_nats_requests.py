@@ -10,7 +10,9 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import nats
 import pytest
 import zstandard
 from nats.aio.client import Client
+from psycopg.conninfo import make_conninfo
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
 
@@ -26,9 +29,12 @@ from tailrace import settings, sinks
 from tailrace.change import Lsn
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
+from tailrace.log import publication
+from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks.nats import requests
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.bootstrap import Bootstrap
+from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "nats_to_sqlite.py"
@@ -44,31 +50,33 @@ def server() -> Iterator[NatsServer]:
 class Bus:
     """A source under capture, and a sink that follows it until the context ends."""
 
-    def __init__(self, database: Database, server: NatsServer, directory: Path, **more: Any) -> None:
+    def __init__(self, database: Database, server: NatsServer, directory: Path, source: str = "", **more: Any) -> None:
         self.database = database
         self._settings = settings.Settings(
-            source=settings.Source(url=database.url),
+            source=settings.Source(url=source or database.url),
             store=settings.Store((directory / "store").as_uri()),
             sinks=({"type": "nats", "name": "bus", "url": server.url, **more},),
         )
-        self._store = Store.open(self._settings.store.url)
+        self.store = Store.open(self._settings.store.url)
+        self.waits = True
+        """For snapshots, before anything else."""
         self._stopping = threading.Event()
         self.failed: list[BaseException] = []
         self.cursor = Lsn(0)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        bootstrap = Bootstrap(self._settings, self._store)
-        with CaptureThread(self._settings, self._store, snapshots=bootstrap) as self.capture:
-            assert bootstrap.wait(60)
-            bootstrap.stop()
+        self.bootstrap = bootstrap = Bootstrap(self._settings, self.store, look_seconds=0.1)
+        with CaptureThread(self._settings, self.store, snapshots=bootstrap) as self.capture:
             thread = threading.Thread(target=self._deliver)
             thread.start()
             try:
+                assert not self.waits or bootstrap.wait(60)
                 yield
             finally:
                 self._stopping.set()
                 thread.join()
+                bootstrap.stop()
         assert not self.failed
 
     def _deliver(self) -> None:
@@ -96,7 +104,8 @@ class Bus:
 
 
 async def _ask(client: Client, table: str) -> bytes:
-    answer = await client.request(f"snapshot.request.{table}", timeout=30)
+    """`orders!`: a fresh one."""
+    answer = await client.request(f"snapshot.request.{table.rstrip('!')}", b"fresh" * table.endswith("!"), timeout=30)
     return answer.data
 
 
@@ -169,6 +178,88 @@ def test_rows_in_chunks_then_what_the_whole_was(
         ]
         ((_, last),) = _chunks(server, "init.meta.orders", 1)
         assert last == first
+
+
+def test_fresh_from_the_source(database: Database, server: NatsServer, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    database.execute("INSERT INTO orders SELECT generate_series(1, 10)")
+    bus = Bus(database, server, tmp_path)
+    with bus.running():
+        bus.reach()
+        snapshots = SnapshotReader(bus.store)
+        (before,) = snapshots.list("public", "orders")
+        database.execute("DELETE FROM orders WHERE id > 7")
+        with database.connect() as connection:
+            lsn = current_lsn(connection)
+        first, second = (msgpack.unpackb(answer) for answer in _asked(server, "orders!", "orders!"))
+        assert first == second, "who asks at the same time shares one"
+        assert first["row_count"] == 7
+        assert Lsn.parse(first["lsn"]) >= lsn
+        ((_, chunk),) = _chunks(server, f"init.snap.orders.{first['snapshot_id']}.*", 1)
+        assert sorted(row["id"] for row in msgpack.unpackb(chunk)["data"]) == list(range(1, 8))
+        kept, fresh = snapshots.list("public", "orders")
+        assert kept == before
+        assert fresh.lsn >= lsn, "taken from then on"
+        _asked(server, "orders")
+        assert len(snapshots.list("public", "orders")) == 2, "without that word the source has no part in it"
+        assert not list(bus.store.list("wishes"))
+
+
+def test_a_table_that_is_not_copied_yet_is_waited_for(
+    database: Database, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr(requests, "_WISHES_S", 0.1)
+    database.execute("CREATE TABLE small (id int PRIMARY KEY); INSERT INTO small VALUES (1)")
+    database.execute("CREATE TABLE slow (id int PRIMARY KEY, note text); INSERT INTO slow VALUES (1, 'x'), (2, 'y')")
+    is_ready, finish = threading.Event(), SnapshotJob._finish
+
+    def finished(self: SnapshotJob, connection: Any, table: Any) -> None:
+        assert table.plan.relation.name != "slow" or is_ready.wait(60)
+        finish(self, connection, table)
+
+    monkeypatch.setattr(SnapshotJob, "_finish", finished)
+    bus = Bus(database, server, tmp_path)
+    bus.waits = False
+    with bus.running(), ThreadPoolExecutor() as pool:
+        try:
+            assert wait_until(lambda: SnapshotReader(bus.store).newest("public", "small") is not None, 60)
+            bus.reach()
+            answer = pool.submit(_asked, server, "slow")
+            assert wait_until(lambda: any(wish.is_seen for wish in publication.wishes(bus.store)), 30)
+            # Others are answered meanwhile, and what it looks like is known.
+            assert msgpack.unpackb(_asked(server, "small")[0])["row_count"] == 1
+            described = msgpack.unpackb(_chunks(server, "$KV.schemas.slow", 1)[0][1])
+            assert [column["name"] for column in described["columns"]] == ["id", "note"]
+            assert not answer.done()
+        finally:
+            is_ready.set()
+        assert msgpack.unpackb(answer.result(60)[0])["row_count"] == 2
+
+
+def test_why_there_is_no_snapshot_is_the_answer(
+    database: Database, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_PATIENCE", timedelta(seconds=0.5))
+    database.execute("CREATE TABLE hidden (id int PRIMARY KEY); CREATE TABLE seen (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    database.execute("CREATE ROLE reader LOGIN REPLICATION PASSWORD 'reader'; GRANT SELECT ON seen TO reader")
+    database.execute("GRANT EXECUTE ON FUNCTION pg_control_system TO reader")
+    url = make_conninfo(database.url, user="reader", password="reader")
+    bus = Bus(database, server, tmp_path, source=url)
+    bus.waits = False
+    try:
+        with bus.running():
+            assert wait_until(lambda: SnapshotReader(bus.store).newest("public", "seen") is not None, 60)
+            bus.reach()
+            said = msgpack.unpackb(_asked(server, "hidden")[0])
+            assert "permission denied for table hidden" in said["error"]
+            assert said["hint"]
+            bus.bootstrap.stop()  # nobody is there
+            said = msgpack.unpackb(_asked(server, "seen!")[0])
+            assert said["error"] == "capture was asked for a snapshot, and does not answer"
+    finally:
+        database.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
 def test_a_chunk_is_never_larger_than_a_message_may_be(database: Database, tmp_path: Path) -> None:

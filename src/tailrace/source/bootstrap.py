@@ -2,6 +2,7 @@
 
 Tables join a publication while capture runs: by ALTER PUBLICATION, or by CREATE TABLE where it is for all tables or
 for a schema. Nothing in the stream says so before the first row does, so the publication is looked at again and again.
+Those who read the log learn from here which tables there are, and may wish for a copy.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import logging
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import psycopg
 
 from tailrace.change import Lsn
 from tailrace.errors import SnapshotError, TailraceError
+from tailrace.log import publication
+from tailrace.log.publication import Wish
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.retry import Backoff
 from tailrace.settings import Settings
 from tailrace.source import catalog
+from tailrace.source.catalog import PublishedTable
 from tailrace.source.connection import connect
 from tailrace.source.slot import CreatedSlot
 from tailrace.source.snapshot import Progress, SnapshotJob
@@ -31,6 +37,8 @@ _log = logging.getLogger("tailrace.snapshot")
 # One query of the catalogue on a connection that stays open: nothing to the source, and a sink gets a new table about
 # as soon as somebody who has just made it looks for it there.
 _LOOK_SECONDS = 10.0
+# One listing of the store: whoever wants a table copied has waited for longer things.
+_WISHES_SECONDS = 2.0
 # In a row, without a single table finished: minutes, with the waits between them.
 _ATTEMPTS = 10
 # A table that cannot be copied costs a slot and a failed COPY each time; a privilege is granted within the hour.
@@ -100,6 +108,10 @@ class Bootstrap:
         self._connection: psycopg.Connection[Any] | None = None
         self._job: SnapshotJob | None = None
         self._copying: dict[str, int] = {}
+        self._published: frozenset[int] | None = None
+        """What the store says of it."""
+        self._wished: set[tuple[str, datetime]] = set()
+        """Those that the job under way fulfils."""
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._look_now = threading.Event()
@@ -135,6 +147,8 @@ class Bootstrap:
         self.error = None
         self._since = since
         self._wanted.again()
+        self._published = None
+        self._wished.clear()
         job = None
         if created is not None:
             with contextlib.ExitStack() as on_failure:
@@ -162,18 +176,19 @@ class Bootstrap:
         """None when there is nothing to copy."""
         if self._connection is None:
             self._connection = connect(self._settings.source)
-        publication = self._settings.source.publication
-        candidates = self._wanted.look(*catalog.published_oids(self._connection, publication))
-        if not candidates:
-            return None
+        oids, lsn = catalog.published_oids(self._connection, self._settings.source.publication)
+        self._tell(oids)
+        candidates = self._wanted.look(oids, lsn)
         since = {oid: self._wanted.since(oid, self._since) for oid in candidates}
         finished = {lsn: SnapshotReader(self._store).oids(lsn) for lsn in set(since.values())}
         has = {oid for oid in candidates if oid in finished[since[oid]]}
         self._wanted.copied(has)
-        due = self._wanted.due(candidates - has, time.monotonic())
+        wished = self._heed_wishes()
+        self._wished = {(wish.key, wish.asked_at) for wish in wished}
+        due = self._wanted.due(candidates - has, time.monotonic()) | {wish.oid for wish in wished}
         if not due:
             return None
-        tables = [t for t in catalog.published(self._connection, publication) if t.oid in due]
+        tables = [table for table in self._tables() if table.oid in due]
         self._copying = {f"{t.schema}.{t.name}": t.oid for t in tables}
         if not tables:
             return None
@@ -186,6 +201,60 @@ class Bootstrap:
         job.start()
         return job
 
+    def _tables(self) -> list[PublishedTable]:
+        assert self._connection is not None
+        return catalog.published(self._connection, self._settings.source.publication)
+
+    def _tell(self, oids: Collection[int]) -> None:
+        """Those who read the log, of the tables that will be in it."""
+        if self._published == frozenset(oids):
+            return
+        assert self._connection is not None
+        columns = {table.oid: table.columns for table in self._tables()}
+        publication.publish(self._store, catalog.describe(self._connection, columns, columns).values())
+        self._published = frozenset(oids)
+
+    def _heed_wishes(self, job: SnapshotJob | None = None) -> list[Wish]:
+        """Answers those that can be answered, by what a job has finished too; gives the others."""
+        left = []
+        for wish in publication.wishes(self._store):
+            if (lsn := self._fulfilled(wish, job)) is not None:
+                replace(wish, lsn=lsn).save(self._store)
+            elif wish.oid not in (self._published or ()):
+                named = self._settings.source.publication
+                replace(wish, error=f"it is not in publication {named} any more", hint="add it there").save(self._store)
+            else:
+                if not wish.is_seen:
+                    replace(wish, is_seen=True).save(self._store)
+                left.append(wish)
+        return left
+
+    def _fulfilled(self, wish: Wish, job: SnapshotJob | None) -> Lsn | None:
+        for snapshot in job.finished if job is not None else ():
+            if snapshot.relation.oid == wish.oid and (not wish.is_fresh or (wish.key, wish.asked_at) in self._wished):
+                return snapshot.lsn
+        newest = None if wish.is_fresh else SnapshotReader(self._store).newest(oid=wish.oid)
+        return newest.lsn if newest is not None and newest.lsn >= self._wanted.since(wish.oid, self._since) else None
+
+    def _await(self, job: SnapshotJob) -> None:
+        done = False
+        while not done:
+            try:
+                done = job.wait(min(_WISHES_SECONDS, self._look_seconds))
+            finally:
+                # A store that is away is the job's to tell of, and wishes stay there.
+                with contextlib.suppress(TailraceError):
+                    self._heed_wishes(job)
+
+    def _rest(self, delay: float) -> None:
+        """Until it is time to look, or somebody wishes for something."""
+        until = time.monotonic() + delay
+        step = min(_WISHES_SECONDS, self._look_seconds)
+        while (left := until - time.monotonic()) > 0 and not self._look_now.wait(min(left, step)):
+            with contextlib.suppress(TailraceError):  # the next look meets it
+                if not all(wish.is_seen for wish in publication.wishes(self._store)):
+                    return
+
     def _run(self, job: SnapshotJob | None) -> None:
         backoff = Backoff(first=1.0)
         try:
@@ -195,7 +264,7 @@ class Bootstrap:
                 try:
                     job = job or self._started(None)
                     if job is not None:
-                        job.wait()
+                        self._await(job)
                         delay = 0.0  # another table may have come meanwhile
                     backoff = Backoff(first=1.0)
                     if not self._wanted.lacks:
@@ -210,8 +279,8 @@ class Bootstrap:
                         backoff = Backoff(first=1.0)
                     delay = self._failed(error, job, backoff)
                 job = None
-                if delay and not self._stopping.is_set():
-                    self._look_now.wait(delay)
+                if not self._stopping.is_set():
+                    self._rest(delay)
         finally:
             self._disconnect()
             self._settled.set()
@@ -239,6 +308,10 @@ class Bootstrap:
     def _give_up(self, oids: Collection[int], error: TailraceError) -> None:
         self.error = error
         self._wanted.set_aside(oids, time.monotonic() + _AGAIN_SECONDS)
+        with contextlib.suppress(TailraceError):  # then they are tried again
+            for wish in publication.wishes(self._store):
+                if wish.oid in oids:
+                    replace(wish, error=str(error), hint=error.hint).save(self._store)
         _log.error(
             "%s; it is tried again in %.0f minutes: mend it, and run `tailrace snapshot --missing` to be quicker. %s",
             error,

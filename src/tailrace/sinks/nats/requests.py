@@ -1,6 +1,7 @@
 """Snapshots on request: who publishes to `snapshot.request.<table>` gets the table's rows, in chunks, from the log.
 
-The rows are the newest state that the log tells of, a snapshot and what changed since, so the source has no part in it.
+The rows are the newest state that the log tells of, a snapshot and what changed since, so the source has no part in it;
+unless the request says `fresh`, or the table has not been copied yet: then capture is asked for a snapshot first.
 Requests are answered one after the other, by a thread of its own, while the sink goes on; who asks for a table that is
 being told, or waits to be, is answered with that.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
@@ -19,9 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace import settings
+from tailrace.change import Relation
 from tailrace.errors import SinkError, TailraceError
-from tailrace.log import state
+from tailrace.log import publication, state
 from tailrace.log.decoding import TableChanges
+from tailrace.log.publication import Wish
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.retry import Backoff
@@ -42,7 +46,12 @@ REQUESTS: Final = "snapshot.request"
 CHUNK_ROWS: Final = 10_000
 _STREAM: Final = "INIT"
 _KEPT_S: Final = 7 * 24 * 3600
+_FRESH: Final = b"fresh"
+"""What a request says that wants a snapshot of its own, from the source."""
 _LOOK_S: Final = 0.2
+_WISHES_S: Final = 1.0
+_PATIENCE: Final = timedelta(seconds=30)
+"""Capture looks every few seconds, if it is there."""
 _ROOM: Final = 1024
 """In a message, for what stands beside the rows."""
 _DENSE: Final = 8
@@ -50,11 +59,28 @@ _DENSE: Final = 8
 
 
 @dataclass(frozen=True)
-class Place:
-    """A table at the source."""
+class Table:
+    relation: Relation
+    target: tuple[str, str]
+    is_copied: bool
+    """It has a snapshot."""
 
-    schema: str
-    table: str
+
+@dataclass
+class Asked:
+    name: str
+    """As subjects have it."""
+    replies: list[str] = field(default_factory=list)
+    is_fresh: bool = False
+
+
+@dataclass
+class _Waiting:
+    """For capture to take a snapshot."""
+
+    table: Table
+    asked: Asked
+    wish: Wish
 
 
 class Requests:
@@ -65,9 +91,12 @@ class Requests:
         self._name = name
         self._store = Store.open(store.url, store.options)
         self._reader = LogReader(self._store)
+        self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(common, "")
         self._encoding = ENCODINGS[options.encoding]
         self._last = 0
+        self._waiting: dict[str, _Waiting] = {}
+        self._next_look = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"requests {name}", daemon=True)
 
@@ -92,51 +121,90 @@ class Requests:
         try:
             stream.ensure(wire, _STREAM, ["init.>"], stream.kept_for(_KEPT_S), create=self._options.create)
             while not self._stopping.is_set():
-                asked = self._asked(wire)
-                for table, replies in asked.items():
-                    self._answer(wire, table, replies)
+                for asked in self._asked(wire):
+                    self._heed(wire, asked)
+                if time.monotonic() >= self._next_look:
+                    self._look(wire)
+                    self._next_look = time.monotonic() + _WISHES_S
         finally:
             wire.close()
 
-    def _asked(self, wire: Wire) -> dict[str, list[str]]:
+    def _asked(self, wire: Wire) -> Collection[Asked]:
         """What is asked for by now, each table once, with who wants to hear of it."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, Asked] = {}
         message = wire.next(_LOOK_S)
         while message is not None:
-            replies = found.setdefault(message.subject.decode()[len(REQUESTS) + 1 :], [])
-            replies += [message.reply.decode()] if message.reply else []
+            name = message.subject.decode()[len(REQUESTS) + 1 :]
+            asked = found.setdefault(name, Asked(name))
+            asked.replies += [message.reply.decode()] if message.reply else []
+            asked.is_fresh |= bytes(message.payload).strip() == _FRESH
             message = wire.next(0)
-        return found
+        return found.values()
 
-    def _answer(self, wire: Wire, table: str, replies: list[str]) -> None:
+    def _heed(self, wire: Wire, asked: Asked) -> None:
+        if (waiting := self._waiting.get(asked.name)) is not None:
+            asked.replies += waiting.asked.replies
+            if waiting.wish.is_fresh or not asked.is_fresh:
+                waiting.asked.replies = asked.replies
+                return
+        table = self._table(asked.name)
+        if table is None and is_known(wire, self._options.bucket, asked.name):
+            return  # another sink's, which answers
+        if table is None:
+            self._answer(wire, asked, TailraceError(f"there is no table {asked.name}", "names are as in subjects"))
+        elif asked.is_fresh or not table.is_copied:
+            wish = Wish(self._name, table.relation.oid, asked.is_fresh)
+            wish.save(self._store)
+            self._waiting[asked.name] = _Waiting(table, asked, wish)
+        else:
+            self._answer(wire, asked, table)
+
+    def _look(self, wire: Wire) -> None:
+        """After what capture was asked for."""
+        for waiting in list(self._waiting.values()):
+            wish = waiting.wish.now(self._store)
+            if wish.lsn is not None:
+                self._answer(wire, waiting.asked, waiting.table)
+            elif wish.error is not None:
+                self._answer(wire, waiting.asked, TailraceError(wish.error, wish.hint))
+            elif not wish.is_seen and datetime.now(UTC) - wish.asked_at > _PATIENCE:
+                silence = "capture was asked for a snapshot, and does not answer"
+                self._answer(wire, waiting.asked, TailraceError(silence, "does it run, with snapshot.on_start = true?"))
+            else:
+                continue
+            del self._waiting[waiting.asked.name]
+            wish.forget(self._store)
+
+    def _answer(self, wire: Wire, asked: Asked, found: Table | TailraceError) -> None:
+        """With the table, or with why not."""
         try:
-            found = self._place(table)
-            if found is None and is_known(wire, self._options.bucket, table):
-                return  # another sink's, which answers
-            answer = self._tell(wire, *_there(found, table))
+            if isinstance(found, TailraceError):
+                raise found
+            said = self._tell(wire, found)
         except SinkError:
             raise  # the connection: who asked asks again
         except TailraceError as error:
-            _log.warning("sink %s: a snapshot of %s was asked for: %s. %s", self._name, table, error, error.hint)
-            answer = self._encoding.plain({"table": table, "error": str(error), "hint": error.hint})
-            wire.tell(f"init.error.{table}", answer)
-        for reply in replies:
-            wire.say(reply, answer)
+            _log.warning("sink %s: a snapshot of %s was asked for: %s. %s", self._name, asked.name, error, error.hint)
+            said = self._encoding.plain({"table": asked.name, "error": str(error), "hint": error.hint})
+            wire.tell(f"init.error.{asked.name}", said)
+        for reply in asked.replies:
+            wire.say(reply, said)
 
-    def _place(self, table: str) -> tuple[Place, tuple[str, str]] | None:
-        """The table that goes under this name."""
-        for snapshot in SnapshotReader(self._store).newest_of_each():
-            shaped = self._shaping.load(snapshot.relation)
-            if shaped is not None and self._token(shaped[1]) == table:
-                return Place(snapshot.relation.schema, snapshot.relation.name), shaped[1]
+    def _table(self, name: str) -> Table | None:
+        """The one that goes under this name."""
+        for relation, is_copied in publication.tables(self._snapshots):
+            shaped = self._shaping.load(relation)
+            if shaped is not None and self._token(shaped[1]) == name:
+                return Table(relation, shaped[1], is_copied)
         return None
 
     def _token(self, target: tuple[str, str]) -> str:
         return ".".join(map(token, self._options.names(target)))
 
-    def _tell(self, wire: Wire, place: Place, target: tuple[str, str]) -> bytes:
+    def _tell(self, wire: Wire, table: Table) -> bytes:
         """Chunks, then what the whole was; that is the answer."""
-        then = state.find(self._reader, place.schema, place.table)
+        target = table.target
+        then = state.find(self._reader, table.relation.schema, table.relation.name)
         name, began = self._token(target), max(int(time.time()), self._last + 1)
         self._last = began  # a name of its own for each
         encoding = self._encoding
@@ -192,14 +260,6 @@ class Requests:
             for run in self._shaping.apply([state.as_changes(then.relation, images)]):
                 if isinstance(run, TableChanges) and len(run):
                     yield _encoded(run, self._encoding)
-
-
-def _there(found: tuple[Place, tuple[str, str]] | None, table: str) -> tuple[Place, tuple[str, str]]:
-    if found is None:
-        raise TailraceError(
-            f"there is no table {table}", "names are as in subjects; a table must have been copied once"
-        )
-    return found
 
 
 def _encoded(run: TableChanges, encoding: Encoding) -> pa.Array:

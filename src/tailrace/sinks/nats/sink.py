@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import PoisonError, SinkError, TailraceError
+from tailrace.log import publication
 from tailrace.log.decoding import Chunk, Messages
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks import Context, cursor
@@ -173,12 +174,12 @@ class NatsSink:
         self._describe()
 
     def _describe(self) -> None:
-        """Tables that nobody changed yet, by their snapshots, as far as the sink has come."""
+        """Tables that nobody changed yet: by their snapshots, as far as the sink has come, or as they are published."""
         self._is_described = self._kept.state.cursor is not None
         shaping = Shaping(self._context.common, "")
         schemas = self._schemas()
-        for snapshot in SnapshotReader(self._store).newest_of_each(before=self._kept.state.cursor or Lsn(0)):
-            shaped = shaping.load(snapshot.relation)
+        for relation, _ in publication.tables(SnapshotReader(self._store), before=self._kept.state.cursor or Lsn(0)):
+            shaped = shaping.load(relation)
             if shaped is not None and schemas.lacks(shaped[1]):
                 schemas.put(*shaped)
 
