@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [
     {"log"},
     {"source", "sinks"},
     {"spark", "ops", "query", "audit"},
+    {"bridge"},
     {"embedded"},
     {"cli"},
 ]

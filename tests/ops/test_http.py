@@ -18,7 +18,7 @@ from tailrace.change import Lsn, Position
 from tailrace.embedded.process import free_port
 from tailrace.errors import ConfigError, StoreError
 from tailrace.ops import metrics
-from tailrace.ops.http import Server, Subject, is_loopback, refusal
+from tailrace.ops.http import Server, Subject, is_loopback, refusal, routes
 from tailrace.ops.observing import Fresh
 from tailrace.ops.status import SINK_CONDITIONS, CaptureStatus, LogStatus, Overview, SourceStatus
 from tailrace.settings import Http, Secret
@@ -40,6 +40,8 @@ SINK = SinkStatus(
     last_error=None,
     last_error_hint=None,
     failures=2,
+    recoveries=1,
+    last_step_seconds=0.25,
     set_aside=0,
     updated_at=MOMENT,
 )
@@ -85,7 +87,7 @@ class Told:
 @contextmanager
 def serving(told: Told, **settings: Any) -> Iterator[httpx.Client]:
     given = Http(port=free_port(), **settings)
-    with Server(given, told.subject()) as server, httpx.Client(base_url=server.url) as client:
+    with Server(given, routes(told.subject())) as server, httpx.Client(base_url=server.url) as client:
         yield client
 
 
@@ -196,11 +198,11 @@ def test_a_token_where_one_is_set() -> None:
 def test_other_machines_only_with_a_token() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         with pytest.raises(ConfigError, match="shut Tailrace down") as caught:
-            Server(Http(host=host, port=free_port()), Told().subject())
+            Server(Http(host=host, port=free_port()), routes(Told().subject()))
         assert "TAILRACE_HTTP_TOKEN" in caught.value.hint
     told = Told()
     given = Http(host="0.0.0.0", port=free_port(), token=Secret("s3cret"))
-    with Server(given, told.subject()), httpx.Client(base_url=f"http://127.0.0.1:{given.port}") as client:
+    with Server(given, routes(told.subject())), httpx.Client(base_url=f"http://127.0.0.1:{given.port}") as client:
         assert client.get("/health", headers={"Host": "tailrace.example"}).status_code == 200
         assert client.post("/shutdown").status_code == 401
 
@@ -211,12 +213,12 @@ def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}") as caught:
-            Server(Http(port=port), Told().subject())
+            Server(Http(port=port), routes(Told().subject()))
         assert "[http] port" in caught.value.hint
 
 
 def test_a_client_that_stays_does_not_hold_up_the_end() -> None:
-    server = Server(Http(port=free_port()), Told().subject())
+    server = Server(Http(port=free_port()), routes(Told().subject()))
     with server, httpx.Client(base_url=server.url) as client:
         assert client.get("/health").status_code == 200  # the connection is kept open beyond the server's end
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as silent:

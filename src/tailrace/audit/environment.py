@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from tailrace.settings import Secret, Settings, Snapshot, Source, Store, check_source
+from tailrace.settings.environment import LOG, check_port, postgres_url
 from tailrace.settings.reading import Faults
 
 _SINK: Final = "audit"
-_STORE: Final = "tailrace-log"
-"""In the working directory: it must outlive the process, as the slot does not send anything twice."""
 _MODES: Final = ("disable", "require", "verify-ca", "verify-full")
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
@@ -38,7 +36,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     destination = _server(given, "DEST_DB_", source, faults)
     names = [name.strip() for name in given.get("TABLES", "").split(",") if name.strip()]
     tables = tuple([name if "." in name else f"public.{name}" for name in names])
-    store = environ.get("TAILRACE_STORE_URL") or Path(_STORE).absolute().as_uri()
+    store = environ.get("TAILRACE_STORE_URL") or Path(LOG).absolute().as_uri()
     values: dict[str, Any] = {
         "url": source["url"],
         "password": Secret(source["password"]),
@@ -95,18 +93,10 @@ def _server(given: Mapping[str, str], prefix: str, defaults: Mapping[str, str], 
     }
     if own["sslmode"] not in _MODES:
         faults.add(f"{prefix}SSL_MODE", f"is {own['sslmode']!r}: one of {', '.join(_MODES)}")
-    if not own["port"].isdecimal() or not 0 < int(own["port"]) < 65536:
-        faults.add(f"{prefix}PORT", f"is {own['port']!r}: a port is a number from 1 to 65535")
-    host, user, name = (quote(own[key], safe="") for key in ("host", "user", "name"))
-    host = f"[{own['host']}]" if ":" in own["host"] else host
-    return own | {"url": f"postgresql://{user}@{host}:{own['port']}/{name}"}
+    check_port(f"{prefix}PORT", own["port"], faults)
+    return own | {"url": postgres_url(own["host"], own["port"], own["user"], own["name"])}
 
 
 def _port(given: Mapping[str, str], name: str, faults: Faults) -> int | None:
     text = given.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) > 65535:
-        faults.add(name, f"is {text!r}: a port is a number up to 65535")
-        return None
-    return int(text)
+    return int(text) if text is not None and check_port(name, text, faults) else None

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "snapshot": "Copy tables as they are now, beside the stream.",
     "log": "List, print, verify and compact the log.",
     "audit": "Keep an audit trail, with Bemi's and Zemi's environment.",
+    "bridge": "PostgreSQL to NATS, with the bridge's environment.",
     "history": "Print a row's life from the audit trail.",
     "revert": "Take changes back.",
 }

@@ -6,40 +6,21 @@ import contextlib
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Self
 
 import click
 
 from tailrace.audit import environment
 from tailrace.audit.environment import Environment
-from tailrace.cli import Invocation, reporting
+from tailrace.cli import Invocation, drop_in, reporting
+from tailrace.cli.drop_in import DropIn
 from tailrace.errors import CorruptError
-from tailrace.settings import Http, Secret, Settings
+from tailrace.settings import Http, Secret
 from tailrace.source.slot import clean_up
 
 _SHOWN = 100
 
 _log = logging.getLogger("tailrace.run")
-
-
-@dataclass(frozen=True)
-class _ByEnvironment(Invocation):
-    """Settings for the commands that this one runs, in its own process and in others."""
-
-    given: Environment = field(kw_only=True)
-
-    @classmethod
-    def of(cls, given: Environment) -> Self:
-        return cls(None, given.log_level, given=given)
-
-    def settings(self, *requires: str) -> Settings:  # noqa: ARG002
-        return self.given.settings
-
-    def child(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "tailrace", "audit", "only", *arguments]
 
 
 @click.group(
@@ -54,21 +35,29 @@ def command(ctx: click.Context) -> None:
     TABLES, LOG_LEVEL, HEALTH_PORT, METRICS_PORT, SHUTDOWN_TIMEOUT, CLEANUP_ON_SHUTDOWN. The log is kept in
     ./tailrace-log, or where TAILRACE_STORE_URL says.
     """
-    if ctx.invoked_subcommand is None:
-        _run(environment.read(os.environ))
+    if ctx.invoked_subcommand in (None, drop_in.PARTS):
+        given = environment.read(os.environ)
+        ctx.obj = DropIn(None, given.log_level, given=given.settings, command=("audit",))
+        if ctx.invoked_subcommand is None:
+            _run(ctx.obj, given)
 
 
-def _run(given: Environment) -> None:
-    from tailrace.cli.run import supervise
+def _run(invocation: DropIn, given: Environment) -> None:
+    from tailrace.cli.run import served, supervise
 
     reporting.log_to_stderr(given.log_level)
-    invocation = _ByEnvironment.of(given)
     # Whoever watches is on another machine. He may look; nobody knows the token that control calls need.
     http = Http(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
     ports = sorted({port for port in (given.health_port, given.metrics_port) if port is not None})
     with _cleaning_up(given):
         # With one half of it there is no trail: whoever started it must learn of that.
-        supervise(invocation, given.settings, http, ports, grace_s=given.shutdown_timeout_s, all_or_nothing=True)
+        supervise(
+            invocation,
+            given.settings,
+            lambda subject: served(http, subject, ports),
+            grace_s=given.shutdown_timeout_s,
+            all_or_nothing=True,
+        )
     click.echo("stopped")
 
 
@@ -136,18 +125,4 @@ def erase(invocation: Invocation, table: str, key: tuple[str, ...], columns: tup
     click.echo(f"erased from {count:,} changes")
 
 
-@command.group("only", hidden=True)
-@click.pass_context
-def only(ctx: click.Context) -> None:
-    """A part of it, as a process of its own."""
-    ctx.obj = _ByEnvironment.of(environment.read(os.environ))
-
-
-def _add_parts() -> None:
-    from tailrace.cli import capture, deliver
-
-    only.add_command(capture.command)
-    only.add_command(deliver.command)
-
-
-_add_parts()
+command.add_command(drop_in.parts())

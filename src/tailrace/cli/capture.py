@@ -92,14 +92,14 @@ def _served(
     """Over HTTP, where a port is set and no supervisor does it."""
     if not settings.http.port or channel.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import Server, Subject
+    from tailrace.ops.http import Server, Subject, routes
     from tailrace.ops.serving import overview
 
     def condition() -> Overview:
         return Overview(capture=CaptureStatus.of(capture, snapshots))
 
     subject = Subject(overview(settings, store, condition), condition, capture.stop)
-    return Server(settings.http, subject)
+    return Server(settings.http, routes(subject))
 
 
 def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:

@@ -224,7 +224,7 @@ def _served(
     """Over HTTP, where a port is set and no supervisor does it."""
     if not settings.http.port or channel.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import Server, Subject
+    from tailrace.ops.http import Server, Subject, routes
     from tailrace.ops.serving import overview
 
     def condition() -> Overview:
@@ -238,7 +238,7 @@ def _served(
         pause=lambda name: _act(engine, store, "pause", name),
         resume=lambda name: _act(engine, store, "resume", name),
     )
-    return Server(settings.http, subject)
+    return Server(settings.http, routes(subject))
 
 
 def _act(engine: Engine, store: Store, verb: Literal["pause", "resume"], name: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import click
 
@@ -14,8 +14,9 @@ from tailrace.cli import Invocation, lines, reporting
 from tailrace.cli.deliver import configured_sinks
 from tailrace.cli.signals import on_stop
 from tailrace.errors import TailraceError
-from tailrace.ops.http import DEFAULT_PORT, Server, Subject
+from tailrace.ops.http import DEFAULT_PORT, Server, Subject, routes
 from tailrace.ops.serving import overview
+from tailrace.ops.status import Overview
 from tailrace.ops.supervisor import Supervisor
 from tailrace.rate import Rate
 from tailrace.settings import Http, Settings
@@ -40,21 +41,30 @@ def command(invocation: Invocation, master: str | None) -> None:
     reporting.log_to_stderr(invocation.log_level)
     settings = invocation.settings()
     ports = () if settings.http.port == 0 else (settings.http.port or DEFAULT_PORT,)
-    supervise(invocation, settings, settings.http, ports, master)
+    supervise(invocation, settings, lambda subject: served(settings.http, subject, ports), master)
     click.echo("stopped")
+
+
+@contextlib.contextmanager
+def served(http: Http, subject: Subject, ports: Collection[int]) -> Iterator[None]:
+    with contextlib.ExitStack() as serving:
+        # All ports are taken before anybody is served.
+        for server in [Server(http, routes(subject), port) for port in ports]:
+            serving.enter_context(server)
+        yield
 
 
 def supervise(
     invocation: Invocation,
     settings: Settings,
-    http: Http,
-    ports: Collection[int],
+    serve: Callable[[Subject], contextlib.AbstractContextManager[None]],
     master: str | None = None,
     grace_s: float | None = None,
     *,
     all_or_nothing: bool = False,
-) -> None:
-    """Until somebody wants it to end, or nothing is left that runs; with `all_or_nothing`, or something failed."""
+) -> Overview:
+    """Until somebody wants it to end, or nothing is left that runs; with `all_or_nothing`, or something failed. How it
+    was in the end. `serve` tells the world of it meanwhile."""
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
     deliver = invocation.child("deliver", *(["--master", master] if master else []))
@@ -66,10 +76,7 @@ def supervise(
             supervisor.kill()
         over.set()
 
-    with contextlib.ExitStack() as serving:
-        subject = _subject(settings, store, supervisor, list(sinks), over.set)
-        for server in [Server(http, subject, port) for port in ports]:
-            serving.enter_context(server)
+    with serve(_subject(settings, store, supervisor, list(sinks), over.set)):
         on_stop(stop)
         supervisor.start()
         showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
@@ -86,6 +93,7 @@ def supervise(
         supervisor.stop(grace_s)
     if not is_asked and failures and failures[-1] is not None:
         raise TailraceError(failures[-1].message, failures[-1].hint)
+    return supervisor.condition()
 
 
 def _subject(

@@ -69,6 +69,10 @@ def told_to_supervisor(
             teller.join()
             tell({"error": described(error)})
             raise
+        else:
+            ended.set()
+            teller.join()
+            tell(figures())  # as they are at the end
         finally:
             ended.set()
             teller.join()

@@ -16,7 +16,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from types import TracebackType
@@ -42,7 +42,7 @@ DEFAULT_PORT: Final = 9464
 
 # Requests under way when it stops; nobody's clean stop waits for a browser.
 _GRACE_SECONDS = 2
-_HEADERS: Final = {
+HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     # The page needs its own style and script, and asks nobody but us.
@@ -65,70 +65,77 @@ class Subject:
     resume: Callable[[str], None] | None = None
 
 
-def application(subject: Subject, token: Secret | None, *, on_loopback: bool) -> ASGIApp:
+def routes(subject: Subject) -> list[Route]:
     page = files("tailrace.ops").joinpath("page.html").read_text(encoding="utf-8")
 
     async def index(request: Request) -> Response:  # noqa: ARG001
-        return HTMLResponse(page, headers=_HEADERS)
+        return HTMLResponse(page, headers=HEADERS)
 
     async def health(request: Request) -> Response:  # noqa: ARG001
         faults = (await run_in_threadpool(subject.condition)).faults
         if faults:
-            return JSONResponse({"status": "wrong", "faults": faults}, 503, _HEADERS)
-        return JSONResponse({"status": "ok"}, headers=_HEADERS)
+            return JSONResponse({"status": "wrong", "faults": faults}, 503, HEADERS)
+        return JSONResponse({"status": "ok"}, headers=HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse((await run_in_threadpool(subject.overview)).to_json(), headers=_HEADERS)
+        return JSONResponse((await run_in_threadpool(subject.overview)).to_json(), headers=HEADERS)
 
     async def prometheus(request: Request) -> Response:  # noqa: ARG001
         text = metrics.text(await run_in_threadpool(subject.overview))
-        return PlainTextResponse(text, headers=_HEADERS, media_type=metrics.CONTENT_TYPE)
-
-    async def shutdown(request: Request) -> Response:  # noqa: ARG001
-        _log.info("asked over HTTP to shut down")
-        # It waits for sinks and capture, longer than whoever asked; and this server is part of what ends.
-        threading.Thread(target=subject.shutdown, name="shutdown", daemon=True).start()
-        return JSONResponse({"status": "stopping"}, 202, _HEADERS)
+        return PlainTextResponse(text, headers=HEADERS, media_type=metrics.CONTENT_TYPE)
 
     async def control(request: Request) -> Response:
         name, verb = request.path_params["name"], request.path_params["verb"]
         act = {"pause": subject.pause, "resume": subject.resume}.get(verb)
         if act is None or name not in subject.sinks:
-            return JSONResponse({"error": f"there is no sink {name} to {verb} here"}, 404, _HEADERS)
+            return JSONResponse({"error": f"there is no sink {name} to {verb} here"}, 404, HEADERS)
         try:
             await run_in_threadpool(act, name)
         except TailraceError as error:
-            return JSONResponse({"error": str(error), "hint": error.hint}, 503, _HEADERS)
+            return JSONResponse({"error": str(error), "hint": error.hint}, 503, HEADERS)
         _log.info("asked over HTTP to %s sink %s", verb, name)
-        return JSONResponse({"status": f"{verb}d"}, headers=_HEADERS)
+        return JSONResponse({"status": f"{verb}d"}, headers=HEADERS)
 
-    routes = [
+    return [
         Route("/", index),
         Route("/health", health),
         Route("/status", status),
         Route("/metrics", prometheus),
-        Route("/shutdown", shutdown, methods=["POST"]),
+        shutdown(subject),
         Route("/sinks/{name}/{verb:str}", control, methods=["POST"]),
     ]
-    return _Guarded(Starlette(routes=routes), token, on_loopback)
+
+
+def shutdown(subject: Subject) -> Route:
+    async def answer(request: Request) -> Response:  # noqa: ARG001
+        _log.info("asked over HTTP to shut down")
+        # It waits for sinks and capture, longer than whoever asked; and this server is part of what ends.
+        threading.Thread(target=subject.shutdown, name="shutdown", daemon=True).start()
+        return JSONResponse({"status": "stopping"}, 202, HEADERS)
+
+    return Route("/shutdown", answer, methods=["POST"])
 
 
 class _Guarded:
     """Refuses before anything else looks at the request."""
 
-    def __init__(self, app: ASGIApp, token: Secret | None, on_loopback: bool) -> None:
+    def __init__(self, app: ASGIApp, token: Secret | None, *, on_loopback: bool, trusts_local: bool) -> None:
         self._app = app
         self._token = token
         self._on_loopback = on_loopback
+        self._trusts_local = trusts_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             request = Request(scope)
-            refused = refusal(request.method, request.headers, self._token, on_loopback=self._on_loopback)
+            peer = request.client.host if request.client is not None else ""
+            is_local = is_loopback(peer) and is_loopback(_host_of(f"//{request.headers.get('host', '')}"))
+            token = None if self._trusts_local and is_local else self._token
+            refused = refusal(request.method, request.headers, token, on_loopback=self._on_loopback)
             if refused is not None:
                 code, reason = refused
                 extra = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
-                await JSONResponse({"error": reason}, code, _HEADERS | extra)(scope, receive, send)
+                await JSONResponse({"error": reason}, code, HEADERS | extra)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -174,13 +181,17 @@ def is_loopback(host: str) -> bool:
 class Server:
     """Serves in a thread while its context lasts."""
 
-    def __init__(self, settings: Http, subject: Subject, port: int | None = None) -> None:
+    def __init__(
+        self, settings: Http, routes: Sequence[Route], port: int | None = None, *, trusts_local: bool = False
+    ) -> None:
         """Takes the port at once, so that whoever cannot have it learns so before anything starts. Unset: the one of
-        the settings, or any."""
+        the settings, or any. `trusts_local`: who is on this machine, and calls it so, needs no token."""
         self._socket = listen(settings.host, port if port is not None else settings.port or 0, settings)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        app = application(subject, settings.token or None, on_loopback=is_loopback(host))
+        app = _Guarded(
+            Starlette(routes=routes), settings.token or None, on_loopback=is_loopback(host), trusts_local=trusts_local
+        )
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
         self._server = uvicorn.Server(
             uvicorn.Config(app, http="h11", ws="none", timeout_graceful_shutdown=_GRACE_SECONDS, **options)

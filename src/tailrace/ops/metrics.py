@@ -97,6 +97,8 @@ def _sinks(overview: Overview) -> Iterator[str]:
     yield family("changes_total", "counter", "Changes delivered.", "changes")
     yield family("steps_total", "counter", "Steps done.", "steps")
     yield family("failures_total", "counter", "Attempts that failed.", "failures")
+    yield family("recoveries_total", "counter", "Times that it delivered again after failures.", "recoveries")
+    yield family("last_step_seconds", "gauge", "How long the last step took.", "last_step_seconds")
     yield family("set_aside", "gauge", "Changes the destination could not take.", "set_aside")
     states = [
         (labels | {"state": state}, float(sink.state == state))

@@ -282,7 +282,7 @@ class Supervisor:
 
 
 def _unknown(name: str, type_: str) -> SinkStatus:
-    nothing: dict[str, Any] = dict.fromkeys(("changes", "steps", "failures", "set_aside"), 0)
+    nothing: dict[str, Any] = dict.fromkeys(("changes", "steps", "failures", "recoveries", "set_aside"), 0)
     return SinkStatus(
         name=name,
         type=type_,
@@ -292,6 +292,7 @@ def _unknown(name: str, type_: str) -> SinkStatus:
         lag_bytes=None,
         lag_seconds=None,
         changes_per_second=0.0,
+        last_step_seconds=0.0,
         last_error=None,
         last_error_hint=None,
         updated_at=datetime.now(UTC),

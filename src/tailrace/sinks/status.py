@@ -40,6 +40,10 @@ class SinkStatus:
     last_error_hint: str | None
     failures: int
     """Attempts that failed since the process started."""
+    recoveries: int
+    """Times that it delivered again after failures."""
+    last_step_seconds: float
+    """How long the last step took."""
     set_aside: int
     """Changes that the destination could not take, kept in the store."""
     updated_at: datetime

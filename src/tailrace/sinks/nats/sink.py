@@ -165,12 +165,9 @@ class NatsSink:
             self._describe()
 
     def tend(self) -> None:
-        try:
-            for wire in (self._wire, None if self._known is None else self._known.wire):
-                if wire is not None:
-                    wire.keep()
-        except SinkError:
-            self._disconnect()  # nobody waits for anything: the next step connects again
+        for wire in (self._wire, None if self._known is None else self._known.wire):
+            if wire is not None:
+                wire.keep()
         self._describe()
 
     def _describe(self) -> None:

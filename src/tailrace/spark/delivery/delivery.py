@@ -15,7 +15,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -82,6 +82,8 @@ class Delivery:
         self._broken: Exception | None = None
         """What a batch ended with; the query itself would only tell it as Java does."""
         self._failures = 0
+        self._recoveries = 0
+        self._step_s = 0.0
         self._rate = Rate(_RATE_OVER_S)
         self._oldest_us: int | None = None
         self._log_end = Lsn(0)
@@ -89,6 +91,7 @@ class Delivery:
         self._again = threading.Event()
         self._has_ticked = threading.Event()
         """The query has made its first batch."""
+        self._is_in_batch = False
         self._paused = threading.Event()
         self._wish = Wish()
         self._busy = threading.Lock()
@@ -175,6 +178,8 @@ class Delivery:
             last_error=str(self._error) if self._error else None,
             last_error_hint=self._error.hint if self._error else None,
             failures=self._failures,
+            recoveries=self._recoveries,
+            last_step_seconds=self._step_s,
             set_aside=self._stepper.set_aside,
             updated_at=datetime.fromtimestamp(now, UTC),
         )
@@ -277,15 +282,26 @@ class Delivery:
     def _deliver(self, end: Offset) -> None:
         # Nobody can look while a step is under way, and it may take for ever.
         self._oldest_us = self._stepper.oldest_undelivered_us()
+        began = time.monotonic()
         self._stepper.deliver(end)
+        self._step_s = time.monotonic() - began
         self._oldest_us = None
+
+    def _deliver_ahead(self) -> bool:
+        """What there is; whether there was anything."""
+        ahead = self._stepper.ahead()
+        if ahead.slices:
+            self._deliver(ahead.end)
+        return bool(ahead.slices)
 
     def _follow(self) -> None:
         """Until the query ends, or somebody wants it to. What is in the log already does not wait for the query, which
         takes seconds of both processors to begin: it is started when there is nothing left to do."""
         looked_at = came_at = float("-inf")
         while not self._again.is_set():
-            came = self._takes_itself and not self._paused.is_set() and self._try()
+            # What failed between two batches must not wait for the next one.
+            is_due = self._takes_itself or (self._is_lost and not self._is_in_batch)
+            came = is_due and not self._paused.is_set() and self._try(self._deliver_ahead)
             if self._broken is not None:
                 raise self._broken
             now = time.monotonic()
@@ -315,10 +331,12 @@ class Delivery:
         if self._wish.reload:
             self._reload(self._wish.reload)
         if time.monotonic() >= self._next_look:
-            with self._busy:
-                self._stepper.load_missing()
-                self._stepper.sink.tend()
+            self._try(self._tend)
             self._next_look = time.monotonic() + _LOOK_S
+
+    def _tend(self) -> None:
+        self._stepper.load_missing()
+        self._stepper.sink.tend()
 
     def _reload(self, patterns: Sequence[str]) -> None:
         with self._busy:
@@ -347,25 +365,28 @@ class Delivery:
         """
         end = self._end_of(batch_id)
         self._has_ticked.set()
+        self._is_in_batch = True
+        try:
+            self._do_batch(end)
+        finally:
+            self._is_in_batch = False
+
+    def _do_batch(self, end: Offset) -> None:
         while self._broken is None and not self._again.is_set():
             if self._interval_ms == 0 or self._paused.is_set():
                 if self.has_delivered(end) or self._again.wait(_IDLE_POLL_S):
                     return
-            elif self._try(end):
+            elif self._try(lambda: self._deliver(end)):
                 return
 
-    def _try(self, end: Offset | None = None) -> bool:
-        """Deliver up to a place, or what there is; whether that was done. What is not, and may pass, is told of."""
+    def _try(self, act: Callable[[], bool | None]) -> bool:
+        """Whether it was done. What was not, and may pass, is told of, and where the sink stands is asked again."""
         try:
             with self._busy:
                 if self._is_lost:
                     self._stepper.open()
                     self._is_lost = False
-                if end is None:
-                    ahead = self._stepper.ahead()
-                    end = ahead.end if ahead.slices else None
-                if end is not None:
-                    self._deliver(end)
+                came = act()
         except TailraceError as error:
             if error.retry:
                 self._is_lost = True
@@ -376,11 +397,12 @@ class Delivery:
         except Exception as error:
             self._broken = error
             return False
-        if self._condition == "retrying":
+        if self._error is not None:
+            self._recoveries += 1
             _log.info("sink %s: delivers again", self.name)
         self._condition, self._error = "running", None
         self._backoff = Backoff()
-        return end is not None
+        return came is not False
 
     def _end_of(self, batch_id: int) -> Offset:
         """From the query's ledger: a line of version, one of Spark's own, one for each source."""
