@@ -89,8 +89,9 @@ class Tally:
 
     def over(self, chunks: Iterator[decoding.Chunk]) -> Iterator[decoding.Chunk]:
         for chunk in chunks:
-            self.changes += sum(len(part) for part in chunk)
-            self.has_marker |= any(isinstance(p, Messages) and MARKER_PREFIX in p.prefix for p in chunk)
+            markers = sum(list(part.prefix).count(MARKER_PREFIX) for part in chunk if isinstance(part, Messages))
+            self.changes += sum(map(len, chunk)) - markers
+            self.has_marker |= markers > 0
             yield chunk
 
 

@@ -1,0 +1,241 @@
+"""`tailrace bridge` with nothing but the bridge's environment and flags: two side by side, by roles that may do no more
+than they have to, on a NATS server with passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgpack
+import nats
+import psutil
+import psycopg
+import pytest
+from nats.aio.client import Client
+from tests.capturing import tailrace
+from tests.fixtures.postgres import running
+
+from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.process import free_port, wait_until
+
+T = TypeVar("T")
+
+PLANTED = "planted-5d20aa"
+FIGURES = """
+    status uptime_seconds wal_messages_received cdc_events_published current_lsn is_connected reconnect_count
+    nats_reconnect_count last_processing_time_us slot_active wal_lag_bytes wal_lag_mb
+"""
+METRICS = """
+    bridge_uptime_seconds bridge_wal_messages_received_total bridge_cdc_events_published_total bridge_last_ack_lsn
+    bridge_connected bridge_reconnects_total bridge_nats_reconnects_total bridge_last_processing_time_us
+    bridge_slot_active bridge_wal_lag_bytes
+"""
+LINE = re.compile(
+    r"METRICS uptime=(\d+) wal_messages=(\d+) cdc_events=(\d+) lsn=([0-9a-f]+/[0-9a-f]+) connected=([01])"
+    r" reconnects=(\d+) nats_reconnects=(\d+) lag_bytes=(\d+) slot_active=([01])"
+)
+
+
+class Bridge:
+    def __init__(self, environ: dict[str, str], directory: Path, *flags: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._out = directory / f"out {self.port}"
+        with self._out.open("w") as out:
+            command = tailrace("bridge", *flags, "--port", str(self.port))
+            self.process = subprocess.Popen(command, env=environ, cwd=directory, stdout=out, stderr=out)
+
+    @property
+    def said(self) -> str:
+        return self._out.read_text()
+
+    def has_published(self, count: int) -> bool:
+        assert self.process.poll() is None, self.said
+        try:
+            status = httpx.get(f"{self.url}/status").json()
+        except httpx.TransportError:
+            return False
+        return bool(status["is_connected"] and status["cdc_events_published"] == count)
+
+
+def _with(server: NatsServer, act: Callable[[Client], Awaitable[T]]) -> T:
+    async def done() -> T:
+        client = await nats.connect(server.url, user="consumer", password=PLANTED)
+        try:
+            return await act(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(done())
+
+
+def _messages(server: NatsServer) -> list[tuple[str, str, bytes]]:
+    """All that the stream has: subject, id, payload."""
+
+    async def read(client: Client) -> list[tuple[str, str, bytes]]:
+        stream = client.jetstream()
+        count = (await stream.stream_info("CDC")).state.messages
+        found = [await stream.get_msg("CDC", number) for number in range(1, count + 1)]
+        return [(m.subject or "", (m.headers or {})["Nats-Msg-Id"], m.data or b"") for m in found]
+
+    return _with(server, read)
+
+
+def test_two_side_by_side(tmp_path: Path) -> None:
+    users = [{"user": name, "password": PLANTED} for name in ("bridge_user", "consumer")]
+    with (
+        running(18, auth="scram-sha-256", password=PLANTED) as server,
+        NatsServer(authorization={"users": users}) as bus,
+        psycopg.connect(server.url, password=PLANTED, autocommit=True) as admin,
+    ):
+        admin.execute("CREATE TABLE users (id int PRIMARY KEY, name text, born date, score numeric, tags text[])")
+        admin.execute("CREATE TABLE orders (id bigint PRIMARY KEY, total float8); CREATE TABLE others (id int)")
+        admin.execute("INSERT INTO users VALUES (1, 'Ann', '1990-02-28', 1.50, '{a,b}')")
+        admin.execute(f"CREATE ROLE bridge_reader LOGIN REPLICATION PASSWORD '{PLANTED}'")
+        admin.execute(
+            "GRANT CONNECT ON DATABASE postgres TO bridge_reader; GRANT USAGE ON SCHEMA public TO bridge_reader"
+        )
+        admin.execute("GRANT SELECT ON users, orders TO bridge_reader")
+        admin.execute("CREATE PUBLICATION pub_1 FOR TABLE users; CREATE PUBLICATION pub_2 FOR TABLE orders")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "NATS", "POSTGRES", "TAILRACE_"))}
+        environ = inherited | {
+            "PG_HOST": "127.0.0.1",
+            "PG_PORT": str(server.port),
+            "PG_DB": "postgres",
+            "POSTGRES_BRIDGE_USER": "bridge_reader",
+            "POSTGRES_BRIDGE_PASSWORD": PLANTED,
+            "NATS_HOST": bus.url.removeprefix("nats://"),
+            "NATS_BRIDGE_USER": "bridge_user",
+            "NATS_BRIDGE_PASSWORD": PLANTED,
+        }
+        one = Bridge(environ, tmp_path, "--slot", "slot_1", "--pub", "pub_1")
+        two = Bridge(environ, tmp_path, "--slot", "slot_2", "--pub", "pub_2", "--json", "--zstd")
+        try:
+            assert wait_until(lambda: one.has_published(0) and two.has_published(0), 60)
+            admin.execute("INSERT INTO users VALUES (2, 'Bob', NULL, 2, NULL); INSERT INTO others VALUES (1)")
+            admin.execute("UPDATE users SET name = 'Bobby' WHERE id = 2; DELETE FROM users WHERE id = 2")
+            admin.execute("INSERT INTO orders SELECT g, g / 2.0 FROM generate_series(1, 20) g")
+            assert wait_until(lambda: one.has_published(3) and two.has_published(20), 120), one.said + two.said
+
+            told = _messages(bus)
+            assert len(told) == 23
+            of_users = [(subject, id, msgpack.unpackb(data)) for subject, id, data in told if b"users" in data]
+            assert [subject for subject, _, _ in of_users] == [
+                "cdc.users.insert",
+                "cdc.users.update",
+                "cdc.users.delete",
+            ]
+            for subject, id, payload in of_users:
+                assert payload.keys() == {"data", "msg_id", "operation", "relation_id", "subject", "table"}
+                assert re.fullmatch(r"[0-9a-f]+-users-(insert|update|delete)", id)
+                assert (payload["subject"], payload["msg_id"], payload["table"]) == (subject, id, "users")
+                assert payload["operation"] == subject.rpartition(".")[2].upper()
+            bob = {"id": 2, "name": "Bob", "born": None, "score": "2", "tags": None}
+            assert [payload["data"] for _, _, payload in of_users] == [
+                bob,
+                bob | {"name": "Bobby"},
+                dict.fromkeys(bob) | {"id": 2},
+            ]
+            of_orders = [json.loads(data)["data"] for subject, _, data in told if subject == "cdc.orders.insert"]
+            assert of_orders == [{"id": n, "total": n / 2} for n in range(1, 21)]
+
+            _assert_consumers_begin(bus)
+            _assert_tells_of_itself(one, 3)
+            assert wait_until(lambda: LINE.search(one.said) is not None, 30), one.said
+            everybody = [p for b in (one, two) for p in _family(b.process.pid)]
+            assert PLANTED not in str([p.cmdline() for p in everybody if p.status() != psutil.STATUS_ZOMBIE])
+        finally:
+            for bridge in (one, two):
+                if bridge.process.poll() is None:
+                    assert httpx.post(f"{bridge.url}/shutdown").status_code == 202
+            codes = [bridge.process.wait(60) for bridge in (one, two)]
+        assert codes == [0, 0], one.said + two.said
+        assert re.search(r"stopped after .*: \d+ WAL messages received, 3 events published, acknowledged to", one.said)
+        confirmed = admin.execute(
+            "SELECT slot_name, active, confirmed_flush_lsn > '0/0' FROM pg_replication_slots ORDER BY 1"
+        ).fetchall()
+        assert confirmed == [("slot_1", False, True), ("slot_2", False, True)]
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.parts[len(tmp_path.parts) + 1] for path in written if "tailrace-log" in path.parts} == {
+        "slot_1",
+        "slot_2",
+    }
+    assert not [path for path in written if PLANTED.encode() in path.read_bytes()]
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def _assert_consumers_begin(bus: NatsServer) -> None:
+    """Schemas of both are in the bucket, and whoever asks for a table gets it from the bridge that has it."""
+
+    async def read(client: Client) -> tuple[list[bytes], list[dict[str, Any]]]:
+        bucket = await client.jetstream().key_value("schemas")
+        entries = [(await bucket.get(name)).value or b"" for name in ("users", "orders")]
+        replies = [await client.request(f"snapshot.request.{name}", timeout=30) for name in ("users", "orders")]
+        metas = [msgpack.unpackb(replies[0].data), json.loads(replies[1].data)]
+        unknown = await client.request("snapshot.request.nothing", timeout=30)
+        assert b"there is no table nothing" in unknown.data
+        return entries, metas
+
+    (users, orders), metas = _with(bus, read)
+    assert [(c["name"], c["data_type"]) for c in msgpack.unpackb(users)["columns"]] == [
+        ("id", "integer"),
+        ("name", "text"),
+        ("born", "date"),
+        ("score", "numeric"),
+        ("tags", "text[]"),
+    ]
+    assert json.loads(orders)["schema"] == "public.orders"
+    assert [(meta["table"], meta["row_count"], meta["batch_count"]) for meta in metas] == [
+        ("users", 1, 1),
+        ("orders", 20, 1),
+    ]
+
+
+def _assert_tells_of_itself(bridge: Bridge, events: int) -> None:
+    with httpx.Client(base_url=bridge.url) as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        status = client.get("/status").json()
+        assert list(status) == FIGURES.split()
+        assert (status["status"], status["is_connected"], status["slot_active"]) == ("connected", True, True)
+        assert status["cdc_events_published"] == events
+        assert re.fullmatch(r"[0-9a-f]+/[0-9a-f]+", status["current_lsn"])
+        text = client.get("/metrics").text
+        values = {line.split()[0]: line.split()[1] for line in text.splitlines() if line.startswith("bridge_")}
+        assert list(values) == METRICS.split()
+        assert values["bridge_cdc_events_published_total"] == str(events)
+        assert values["bridge_connected"] == "1"
+        assert "tailrace_sink_changes_total" in text
+        info = client.get("/streams/info", params={"stream": "CDC"}).json()
+        assert info["config"]["subjects"] == ["cdc.>"]
+        assert info["config"]["max_age"] == 60 * 10**9
+        assert client.get("/streams/info", params={"stream": "SECRET"}).status_code == 404
+        # Whoever is on this machine may end it, but not by a name that a page from elsewhere may have.
+        assert client.post("/shutdown", headers={"Host": "evil.example"}).status_code == 401
+        assert client.post("/shutdown", headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "words"),
+    [
+        ({}, [], "Missing option '--pub'"),
+        ({"PG_PORT": "x"}, ["--pub", "p"], "PG_PORT"),
+        ({"NATS_BRIDGE_USER": "u"}, ["--pub", "p"], "NATS_BRIDGE_PASSWORD"),
+        ({}, ["--pub", "p", "--slot", "No!"], "slot"),
+    ],
+)
+def test_what_is_wrong_is_said(environ: dict[str, str], flags: list[str], words: str) -> None:
+    done = subprocess.run(
+        tailrace("bridge", *flags), env=os.environ | environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
