@@ -22,11 +22,11 @@ from tailrace.errors import SinkError, StoreError, TailraceError
 from tailrace.log.plan import Offset
 from tailrace.log.reader import LogReader
 from tailrace.sinks.base import Parallel, State
-from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.errand import Staff, Staged, Work
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.table import LakeTable
 from tailrace.sinks.nats.wire import Wire
-from tailrace.sinks.stepper import Staff, Stepper
+from tailrace.sinks.stepper import Stepper
 from tailrace.store import FileStore, Store
 
 
@@ -84,7 +84,7 @@ def _is_open(stepper: Stepper) -> bool:
 def elsewhere(rng: random.Random, times: int = 1) -> Staff:
     """What other processes would do: work on copies, in any order where the sink allows it, some of it repeatedly."""
 
-    def carried_out(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+    def carried_out(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
         order = list(range(len(errands)))
         if parallel is Parallel.RANGES:
             order *= times
@@ -107,7 +107,7 @@ class Crash(BaseException):
 def dying(staff: Staff) -> Staff:
     """Everything is staged, and then the driver is no more."""
 
-    def carried_out(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+    def carried_out(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
         staff(errands, parallel)
         raise Crash
 

@@ -39,7 +39,7 @@ from tailrace.log.snapshot import SnapshotReader, encoded_names
 from tailrace.pgoutput.columns import Images
 from tailrace.sinks import Common, Configured, Context, cursor, stepper
 from tailrace.sinks.base import Load, Parallel, State, Step
-from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.errand import Staged, Work
 from tailrace.sinks.files import FilesOptions, FilesSink
 from tailrace.sinks.files import sink as files_sink
 from tailrace.sinks.files.encoding import MIB, Parquet
@@ -58,7 +58,7 @@ class Log(NamedTuple):
     after: dict[tuple[str, str], oracle.Rows]
 
 
-def pickled(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+def pickled(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
     """As executors get them."""
     return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
 

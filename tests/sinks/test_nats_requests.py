@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from nats.aio.client import Client
 from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
 
@@ -31,10 +32,12 @@ from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
 from tailrace.log import publication
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.sinks.nats import requests
+from tailrace.sinks.errand import Staff, in_this_process
+from tailrace.sinks.nats import requests, telling
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.source.snapshot import SnapshotJob
+from tailrace.spark.delivery.staff import Executors
 from tailrace.store import Store
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "nats_to_sqlite.py"
@@ -50,16 +53,27 @@ def server() -> Iterator[NatsServer]:
 class Bus:
     """A source under capture, and a sink that follows it until the context ends."""
 
-    def __init__(self, database: Database, server: NatsServer, directory: Path, source: str = "", **more: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        server: NatsServer,
+        directory: Path,
+        source: str = "",
+        chunk_bytes: int = settings.Snapshot.chunk_bytes,
+        **more: Any,
+    ) -> None:
         self.database = database
         self._settings = settings.Settings(
             source=settings.Source(url=source or database.url),
             store=settings.Store((directory / "store").as_uri()),
+            snapshot=settings.Snapshot(chunk_bytes=chunk_bytes),
             sinks=({"type": "nats", "name": "bus", "url": server.url, **more},),
         )
         self.store = Store.open(self._settings.store.url)
         self.waits = True
         """For snapshots, before anything else."""
+        self.staff: Staff = in_this_process
+        self.hands = 1
         self._stopping = threading.Event()
         self.failed: list[BaseException] = []
         self.cursor = Lsn(0)
@@ -81,7 +95,7 @@ class Bus:
 
     def _deliver(self) -> None:
         (configured,) = sinks.configured(self._settings, {})
-        stepper = Stepper(configured, self._settings.store)
+        stepper = Stepper(configured, self._settings.store, self.staff, lambda: self.hands)
         try:
             stepper.open()
             while not self._stopping.wait(0.01):
@@ -139,7 +153,7 @@ def _asked(server: NatsServer, *tables: str) -> list[bytes]:
 def test_rows_in_chunks_then_what_the_whole_was(
     database: Database, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    monkeypatch.setattr(requests, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(telling, "CHUNK_ROWS", 4)
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric, at timestamptz, tags text[], d jsonb)")
     database.execute(
         "INSERT INTO orders SELECT g, g * 1.10, '2026-01-31 12:00:00.5+00', '{a,b}', '{\"n\": 1}'"
@@ -203,6 +217,41 @@ def test_fresh_from_the_source(database: Database, server: NatsServer, tmp_path:
         _asked(server, "orders")
         assert len(snapshots.list("public", "orders")) == 2, "without that word the source has no part in it"
         assert not list(bus.store.list("wishes"))
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_a_large_table_is_told_by_executors(
+    database: Database,
+    server: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    zstd: bool,
+) -> None:
+    """Every row once, in chunks whose numbers have no gap, though parts differ in length."""
+    monkeypatch.setattr(telling, "_SMALL_BYTES", 0)
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO items SELECT g, 'item ' || g % 100 FROM generate_series(1, 40000) g")
+    bus = Bus(database, server, tmp_path, chunk_bytes=256 * 1024, zstd=zstd)
+    bus.staff, bus.hands = Executors(spark.sparkContext, "bus"), 2
+    with bus.running():
+        snapshot = SnapshotReader(bus.store).newest("public", "items")
+        assert snapshot is not None
+        assert len(snapshot.manifest) > 2
+        database.execute("UPDATE items SET name = 'changed' WHERE id % 1000 = 0; DELETE FROM items WHERE id > 39990")
+        database.execute("INSERT INTO items SELECT g, 'new' FROM generate_series(50001, 50010) g")
+        bus.reach()
+        meta = msgpack.unpackb(_asked(server, "items")[0])
+        chunks = _chunks(server, f"init.snap.items.{meta['snapshot_id']}.*", meta["batch_count"])
+        dictionary = _chunks(server, f"init.dict.items.{meta['snapshot_id']}", 1)[0][1] if zstd else b""
+    reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary))
+    told = [msgpack.unpackb(reader.decompress(data) if zstd else data) for _, data in chunks]
+    assert sorted(chunk["chunk"] for chunk in told) == list(range(meta["batch_count"]))
+    assert all(subject.endswith(f".{chunk['chunk']}") for (subject, _), chunk in zip(chunks, told, strict=True))
+    rows = Counter((row["id"], row["name"]) for chunk in told for row in chunk["data"])
+    with database.connect() as connection:
+        assert rows == Counter(connection.execute("SELECT id, name FROM items").fetchall())
+    assert meta["row_count"] == 40_000
 
 
 def test_a_table_that_is_not_copied_yet_is_waited_for(

@@ -18,7 +18,7 @@ from tailrace.log import plan
 from tailrace.log.reader import LogReader
 from tailrace.sinks import Common, Configured
 from tailrace.sinks.base import Parallel
-from tailrace.sinks.errand import Errand, Staged
+from tailrace.sinks.errand import Staged, Work
 from tailrace.sinks.postgres import staging
 from tailrace.sinks.stepper import Stepper
 from tailrace.source import catalog
@@ -73,7 +73,7 @@ class Scene:
             stepper.close()
 
 
-def _pickled(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+def _pickled(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
     return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
 
 

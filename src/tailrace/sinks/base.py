@@ -49,14 +49,17 @@ others stop the sink until somebody acts, and stop nothing else. A change that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
 from tailrace.change import Lsn, Relation
 from tailrace.log.decoding import Chunk
 from tailrace.log.plan import Offset
+
+if TYPE_CHECKING:
+    from tailrace.sinks.errand import Staff
 
 REWIND: Final = "`tailrace deliver --sink {} --rewind snapshot` loads its tables anew"
 """What helps a destination that is no longer as it was left: for a sink's name."""
@@ -167,3 +170,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of connections. `open` may follow."""
+
+
+@runtime_checkable
+class Helped(Protocol):
+    """A sink that has more to do than its steps, such as to answer questions: it is told who else has hands."""
+
+    def engage(self, staff: Staff, hands: Callable[[], int]) -> None:
+        """Before `open`. `hands`: how many there are now."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from tailrace.log.decoding import Admission, Messages, TableChanges
 from tailrace.log.plan import Slice
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import MARKER_PREFIX, Chunk, Snapshot
-from tailrace.sinks.base import Load, Part, Receipt, Sink, Step
+from tailrace.sinks.base import Load, Parallel, Part, Receipt, Sink, Step
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
@@ -95,6 +96,20 @@ class Tally:
             yield chunk
 
 
+class Work(Protocol):
+    """Whatever can be sent to another process to be done there."""
+
+    def stage(self) -> Staged: ...
+
+
+Staff = Callable[[Sequence[Work], Parallel], Sequence[Staged]]
+"""Carries work out: in order, one after the other, for `Parallel.NONE`; else as many at once as there are hands."""
+
+
+def in_this_process(work: Sequence[Work], parallel: Parallel) -> list[Staged]:  # noqa: ARG001
+    return [one.stage() for one in work]
+
+
 def _reader(store: settings.Store) -> LogReader:
     return _kept_reader(store.url, tuple(sorted(store.options.items())))
 
@@ -105,10 +120,10 @@ def _kept_reader(url: str, options: tuple[tuple[str, str], ...]) -> LogReader:
     return LogReader(Store.open(url, dict(options)))
 
 
-def stage(errand: Errand) -> Staged | TailraceError:
+def stage(work: Work) -> Staged | TailraceError:
     """For another process: Spark makes strings of what a task raises, so an error of ours is handed back instead."""
     try:
-        return errand.stage()
+        return work.stage()
     except TailraceError as error:
         return error
 

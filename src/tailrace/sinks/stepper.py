@@ -23,9 +23,9 @@ from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
-from tailrace.sinks.base import Load, Parallel, State, Step
+from tailrace.sinks.base import Helped, Load, Parallel, State, Step
 from tailrace.sinks.cursor import mirror, mirrored
-from tailrace.sinks.errand import Errand, Rows, Staged
+from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
@@ -36,13 +36,6 @@ SMALL_BYTES: Final = 4 * 1024 * 1024
 
 # A write to the store that nobody waits for; retention looks once a minute.
 _MIRROR_SECONDS: Final = 5.0
-
-Staff = Callable[[Sequence[Errand], Parallel], Sequence[Staged]]
-"""Carries errands out: in order, one after the other, for `Parallel.NONE`; else as many at once as there are hands."""
-
-
-def in_this_process(errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:  # noqa: ARG001
-    return [errand.stage() for errand in errands]
 
 
 class Stepper:
@@ -69,6 +62,8 @@ class Stepper:
         self._told: set[int] = set()
         self._staff = staff
         self._hands = hands
+        if isinstance(self.sink, Helped):
+            self.sink.engage(staff, hands)
         self._offset: Offset | None = None
         self._recalled: Lsn | None = None
         self._aside = SetAside(self._reader, self.common.name)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
 import pyarrow as pa
 import zstandard
@@ -17,27 +16,22 @@ _FEWEST: Final = 100
 """Rows, to learn from; of fewer there is nothing to gain."""
 
 
-@dataclass(frozen=True)
 class Compression:
-    compressor: zstandard.ZstdCompressor
-    dictionary: bytes
-    """As zstd has it, with its number; empty where none could be trained."""
-
-    @classmethod
-    def trained(cls, rows: pa.Array) -> Self:
-        """On rows as they are encoded."""
-        found = None
-        if len(rows) >= _FEWEST:
-            found = _dictionary(rows.take(pa.array(range(0, len(rows), max(1, len(rows) // _SAMPLES)))).to_pylist())
-        compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=found)
-        return cls(compressor, b"" if found is None else found.as_bytes())
+    def __init__(self, dictionary: bytes) -> None:
+        """As zstd has it, with its number; empty where there is none."""
+        found = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=found)
 
     def compressed(self, content: bytes) -> bytes:
-        return self.compressor.compress(content)
+        return self._compressor.compress(content)
 
 
-def _dictionary(rows: list[Any]) -> zstandard.ZstdCompressionDict | None:
+def trained(rows: pa.Array | None) -> bytes:
+    """A dictionary for rows as they are encoded; empty where none can be made."""
+    if rows is None or len(rows) < _FEWEST:
+        return b""
+    some = rows.take(pa.array(range(0, len(rows), max(1, len(rows) // _SAMPLES)))).to_pylist()
     try:
-        return zstandard.train_dictionary(_DICTIONARY_BYTES, rows)
+        return zstandard.train_dictionary(_DICTIONARY_BYTES, some).as_bytes()
     except zstandard.ZstdError:
-        return None  # rows that are all the same, or too little of them
+        return b""  # rows that are all the same, or too little of them

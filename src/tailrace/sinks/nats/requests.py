@@ -3,7 +3,7 @@
 The rows are the newest state that the log tells of, a snapshot and what changed since, so the source has no part in it;
 unless the request says `fresh`, or the table has not been copied yet: then capture is asked for a snapshot first.
 Requests are answered one after the other, by a thread of its own, while the sink goes on; who asks for a table that is
-being told, or waits to be, is answered with that.
+being told, or waits to be, is answered with that. Large tables are told by Spark's executors.
 """
 
 from __future__ import annotations
@@ -11,31 +11,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace import settings
 from tailrace.change import Relation
 from tailrace.errors import SinkError, TailraceError
 from tailrace.log import publication, state
-from tailrace.log.decoding import TableChanges
 from tailrace.log.publication import Wish
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.retry import Backoff
 from tailrace.sinks import Common
+from tailrace.sinks.base import Parallel
+from tailrace.sinks.errand import Staff, in_this_process
 from tailrace.sinks.nats import stream
-from tailrace.sinks.nats.compression import Compression
-from tailrace.sinks.nats.encoding import ENCODINGS, Encoding
+from tailrace.sinks.nats.compression import trained
+from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.payload import token
 from tailrace.sinks.nats.schemas import is_known
+from tailrace.sinks.nats.telling import Telling, Told, checked, parted
 from tailrace.sinks.nats.wire import Wire
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
@@ -43,7 +41,6 @@ from tailrace.store import Store
 _log = logging.getLogger("tailrace.deliver")
 
 REQUESTS: Final = "snapshot.request"
-CHUNK_ROWS: Final = 10_000
 _STREAM: Final = "INIT"
 _KEPT_S: Final = 7 * 24 * 3600
 _FRESH: Final = b"fresh"
@@ -52,10 +49,6 @@ _LOOK_S: Final = 0.2
 _WISHES_S: Final = 1.0
 _PATIENCE: Final = timedelta(seconds=30)
 """Capture looks every few seconds, if it is there."""
-_ROOM: Final = 1024
-"""In a message, for what stands beside the rows."""
-_DENSE: Final = 8
-"""How many times smaller rows become, as a rule."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +79,21 @@ class _Waiting:
 class Requests:
     """Answers them from `start` to `stop`."""
 
-    def __init__(self, options: NatsOptions, name: str, store: settings.Store, common: Common) -> None:
+    def __init__(
+        self,
+        options: NatsOptions,
+        name: str,
+        store: settings.Store,
+        common: Common,
+        staff: Staff = in_this_process,
+        hands: Callable[[], int] = lambda: 1,
+    ) -> None:
         self._options = options
         self._name = name
+        self._settings = store
+        self._common = common
+        self._staff = staff
+        self._hands = hands
         self._store = Store.open(store.url, store.options)
         self._reader = LogReader(self._store)
         self._snapshots = SnapshotReader(self._store)
@@ -203,96 +208,51 @@ class Requests:
 
     def _tell(self, wire: Wire, table: Table) -> bytes:
         """Chunks, then what the whole was; that is the answer."""
-        target = table.target
         then = state.find(self._reader, table.relation.schema, table.relation.name)
-        name, began = self._token(target), max(int(time.time()), self._last + 1)
+        began = max(int(time.time()), self._last + 1)
         self._last = began  # a name of its own for each
-        encoding = self._encoding
-        snapshot_id = f"snap-{began}"
-        chunks = rows = 0
-        compression: Compression | None = None
-        # What is compressed has room for more; if not, it is cut.
-        waiting = chunked(self._rows(then), (wire.max_payload - _ROOM) * (_DENSE if self._options.zstd else 1))
-        for some in waiting:
-            if self._options.zstd and compression is None:
-                compression = Compression.trained(some)
-                if compression.dictionary:
-                    _checked(wire.tell(f"init.dict.{name}.{snapshot_id}", compression.dictionary))
-            left = [some]
-            while left:
-                if self._stopping.is_set():
-                    raise SinkError("the sink stops", "ask again")
-                part = left.pop(0)
-                fields = [
-                    ("table", encoding.text(target[1])),
-                    ("operation", encoding.text("snapshot")),
-                    ("snapshot_id", encoding.text(snapshot_id)),
-                    ("chunk", encoding.integer(chunks)),
-                    ("lsn", encoding.text(str(then.lsn))),
-                    ("data", encoding.items(part)),
-                ]
-                content = encoding.map_of(fields)
-                content = content if compression is None else compression.compressed(content)
-                if len(content) > wire.max_payload and len(part) > 1:
-                    left[:0] = [part.slice(0, len(part) // 2), part.slice(len(part) // 2)]
-                    continue
-                _checked(wire.tell(f"init.snap.{name}.{snapshot_id}.{chunks}", content))
-                chunks += 1
-                rows += len(part)
-        meta = encoding.plain(
+        name, id = self._token(table.target), f"snap-{began}"
+        whole = Telling(
+            self._options,
+            self._name,
+            self._settings,
+            self._common,
+            then,
+            table.target,
+            name,
+            id,
+            is_over=self._stopping.is_set,
+        )
+        if self._options.zstd:
+            dictionary = trained(next(whole.rows(), None))
+            whole = replace(whole, dictionary=dictionary)
+            if dictionary:
+                checked(wire.tell(f"init.dict.{name}.{id}", dictionary))
+        parts = parted(whole, self._hands())
+        told = self._handed_out(parts) if len(parts) > 1 else [whole.tell(wire)]
+        most = max(one.chunks for one in told)
+        for part, one in zip(parts, told, strict=True):
+            part.fill(wire, one, most)
+        rows = sum(one.rows for one in told)
+        meta = self._encoding.plain(
             {
-                "snapshot_id": snapshot_id,
+                "snapshot_id": id,
                 "lsn": str(then.lsn),
                 "timestamp": began,
-                "batch_count": chunks,
+                "batch_count": len(parts) * most,
                 "row_count": rows,
-                "table": target[1],
+                "table": table.target[1],
             }
         )
-        _checked(wire.tell(f"init.meta.{name}", meta))
-        _log.info(
-            "sink %s: %s rows of %s as of %s were told, as %s", self._name, f"{rows:,}", name, then.lsn, snapshot_id
-        )
+        checked(wire.tell(f"init.meta.{name}", meta))
+        _log.info("sink %s: %s rows of %s as of %s were told, as %s", self._name, f"{rows:,}", name, then.lsn, id)
         return meta
 
-    def _rows(self, then: state.TableState) -> Iterator[pa.Array]:
-        for images in state.rows(then, self._reader):
-            for run in self._shaping.apply([state.as_changes(then.relation, images)]):
-                if isinstance(run, TableChanges) and len(run):
-                    yield _encoded(run, self._encoding)
-
-
-def _encoded(run: TableChanges, encoding: Encoding) -> pa.Array:
-    """Each row as a map."""
-    columns = run.relation.columns
-    return encoding.maps(
-        [(c.name, encoding.values(run.new.batch.column(place), c), None) for place, c in enumerate(columns)], len(run)
-    )
-
-
-def chunked(rows: Iterator[pa.Array], most: int) -> Iterator[pa.Array]:
-    """As many as a chunk has, or as a message has room for; one at least, whatever its size."""
-    waiting: list[pa.Array] = []
-    count = size = 0
-    for some in rows:
-        ends = np.cumsum(pc.binary_length(some).to_numpy() + 1, dtype=np.int64)
-        start = 0
-        while start < len(some):
-            base = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, base + most - size, side="right")) - start
-            taken = max(min(fitting, CHUNK_ROWS - count, len(some) - start), 0 if count else 1)
-            if taken:
-                waiting.append(some.slice(start, taken))
-                count += taken
-                start += taken
-                size += int(ends[start - 1]) - base
-            if start < len(some) or count == CHUNK_ROWS:
-                yield pa.concat_arrays(waiting)
-                waiting, count, size = [], 0, 0
-    if waiting:
-        yield pa.concat_arrays(waiting)
-
-
-def _checked(answer: dict[str, object]) -> None:
-    if "error" in answer:
-        raise TailraceError(f"the stream did not take it: {answer['error']}", "is it full?")
+    def _handed_out(self, parts: Sequence[Telling]) -> list[Told]:
+        """As many at once as there are hands: in between it may be over."""
+        told: list[Told] = []
+        for first in range(0, len(parts), hands := max(self._hands(), 1)):
+            if self._stopping.is_set():
+                raise SinkError("the sink stops", "ask again")
+            told += [one.receipt for one in self._staff(parts[first : first + hands], Parallel.RANGES)]
+        return told

@@ -6,7 +6,7 @@ goes on behind it, whatever the server's window for duplicates is. The cursor in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
@@ -19,6 +19,7 @@ from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks import Context, cursor
 from tailrace.sinks.base import Parallel, Part, State, Step
 from tailrace.sinks.cursor import Kept
+from tailrace.sinks.errand import Staff, in_this_process
 from tailrace.sinks.nats import frames, payload, stream
 from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.frames import Batch, Sender
@@ -63,6 +64,8 @@ class NatsSink:
         self._known: Schemas | None = None
         self._requests: Requests | None = None
         self._is_described = False
+        self._staff: Staff = in_this_process
+        self._hands: Callable[[], int] = _one
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {
@@ -71,7 +74,12 @@ class NatsSink:
             "_tail": None,
             "_known": None,
             "_requests": None,
+            "_staff": in_this_process,
+            "_hands": _one,
         }
+
+    def engage(self, staff: Staff, hands: Callable[[], int]) -> None:
+        self._staff, self._hands = staff, hands
 
     @property
     def _store(self) -> Store:
@@ -85,7 +93,8 @@ class NatsSink:
         stream.ensure(self._opened(), options.stream, [f"{options.subject}.>"], more, create=options.create)
         self._schemas().ensure()
         self._is_described = False  # with the first step
-        self._requests = Requests(options, self.name, self._context.store, self._context.common)
+        context = self._context
+        self._requests = Requests(options, self.name, context.store, context.common, self._staff, self._hands)
         self._requests.start()
         return self._kept.state
 
@@ -207,6 +216,10 @@ class NatsSink:
         if self._wire is None:
             self._wire = Wire(self._options, self.name)
         return self._wire
+
+
+def _one() -> int:
+    return 1
 
 
 def _ahead(batches: Iterator[Batch | None]) -> Iterator[Batch]:

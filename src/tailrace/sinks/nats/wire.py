@@ -107,26 +107,22 @@ class Wire:
         """To whoever listens now."""
         self._send(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
 
-    def tell(self, subject: str, payload: bytes) -> dict[str, Any]:
-        """One message, by itself: the stream's answer."""
-        (answer,) = self._exchange([(subject, payload)])
+    def tell(self, subject: str, payload: bytes, id: str = "") -> dict[str, Any]:
+        """One message, by itself: the stream's answer. With an id, of several that have it the stream takes one."""
+        (answer,) = self._exchange([(subject, payload)], f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n" if id else "")
         return answer
 
     def ask_many(self, questions: list[tuple[str, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
         """All at once; answers in their order."""
         return self._exchange([(s, b"" if q is None else json.dumps(q).encode()) for s, q in questions])
 
-    def _exchange(self, questions: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
+    def _exchange(self, questions: Sequence[tuple[str, bytes]], headers: str = "") -> list[dict[str, Any]]:
         first = self._requests
         frames = bytearray()
         for subject, text in questions:
-            frames += b"PUB %b %b.%d %d\r\n%b\r\n" % (
-                subject.encode(),
-                self._inbox.encode(),
-                self._requests,
-                len(text),
-                text,
-            )
+            reply = f"{self._inbox}.{self._requests}"
+            sizes = f"{len(headers.encode())} {len(headers.encode()) + len(text)}" if headers else f"{len(text)}"
+            frames += f"{'H' if headers else ''}PUB {subject} {reply} {sizes}\r\n{headers}".encode() + text + b"\r\n"
             self._requests += 1
         answers: dict[int, dict[str, Any]] = {}
 

@@ -24,7 +24,7 @@ from tailrace.log.decoding import Messages, TableChanges
 from tailrace.log.fold import joined
 from tailrace.pgoutput.columns import Images
 from tailrace.sinks.base import Parallel, Part
-from tailrace.sinks.errand import Errand, Staged, Tally, stage
+from tailrace.sinks.errand import Errand, Staged, Tally, Work, stage
 
 Piece = tuple[tuple[int, int, int], TableChanges | Messages]
 """Number of the range, of the chunk in it and of the run in that; and changes of one bucket that are there."""
@@ -40,7 +40,7 @@ class Executors:
         self._context = context
         self._sink = sink
 
-    def __call__(self, errands: Sequence[Errand], parallel: Parallel) -> list[Staged]:
+    def __call__(self, errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
         # Shown by Spark's own pages. Jobs of one sink share a pool, so that none waits for another sink's.
         self._context.setLocalProperty("spark.scheduler.pool", self._sink)
         self._context.setJobDescription(f"{self._sink}: {len(errands)} parts")
@@ -51,7 +51,7 @@ class Executors:
                 case Parallel.RANGES:
                     found = self._context.parallelize(errands, len(errands)).map(stage).collect()
                 case Parallel.KEYS:
-                    found = self._by_key(errands)
+                    found = self._by_key([errand for errand in errands if isinstance(errand, Errand)])
         except (PySparkException, Py4JError) as error:
             raise _failure(self._sink, error) from error
         finally:
@@ -88,7 +88,7 @@ class Executors:
         return found
 
 
-def _one_by_one(errands: Sequence[Errand]) -> list[Staged | TailraceError]:
+def _one_by_one(errands: Sequence[Work]) -> list[Staged | TailraceError]:
     """In order; what comes after a failure must not be seen before it."""
     done: list[Staged | TailraceError] = []
     for errand in errands:
