@@ -208,6 +208,33 @@ def test_a_store_that_did_not_answer_once_is_forgotten_without_a_change(
         assert engine.sinks["calm"].error is None
 
 
+@pytest.mark.parametrize("interval_ms", [0, 60_000])
+def test_a_destination_that_goes_away_from_an_idle_sink_is_told_of_and_opened_again(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    monkeypatch: pytest.MonkeyPatch,
+    interval_ms: int,
+) -> None:
+    monkeypatch.setattr(delivery, "_LOOK_S", 0.1)
+    memory = memories("idle")
+    with delivering(spark, store, [{"name": "idle", "start": "earliest", "interval_ms": interval_ms}]) as engine:
+        insert(database, captured, 0, 3)
+        assert wait_until(lambda: arrived(memory, store), 180)
+        assert wait_until(lambda: engine.sinks["idle"]._has_ticked.is_set(), 60)
+        memory.is_away = True
+        assert wait_until(lambda: engine.sinks["idle"].status().state == "retrying", 60)
+        before = memory.opened
+        memory.is_away = False
+        assert wait_until(lambda: engine.sinks["idle"].status().state == "running", 60)
+        assert memory.opened > before
+        assert engine.sinks["idle"].status().recoveries == 1
+        insert(database, captured, 10, 3)
+        assert interval_ms or wait_until(lambda: arrived(memory, store), 60)
+
+
 def test_a_paused_sink_stays_paused_over_restarts_until_it_is_resumed(
     spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
 ) -> None:

@@ -100,6 +100,8 @@ class Witness:
 
     def tend(self) -> None:
         assert self.memory.is_open, "open() comes first"
+        if self.memory.is_away:
+            raise SinkError("nobody is there", "wait")
         self.memory.tended += 1
 
     def rewind(self, state: State) -> None:
