@@ -117,8 +117,11 @@ class Requests:
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except TailraceError as error:
+            except SinkError as error:  # the sink meets it too, and tells it
                 _log.debug("sink %s: requests: %s", self._name, error)
+                self._stopping.wait(backoff.next())
+            except TailraceError as error:
+                _log.warning("sink %s: a request was not answered: %s. %s", self._name, error, error.hint)
                 self._stopping.wait(backoff.next())
 
     def _listen(self) -> None:
@@ -229,7 +232,7 @@ class Requests:
             if dictionary:
                 checked(wire.tell(f"init.dict.{name}.{id}", dictionary))
         parts = parted(whole, self._hands())
-        told = self._handed_out(parts) if len(parts) > 1 else [whole.tell(wire)]
+        told = self._handed_out(wire, parts) if len(parts) > 1 else [whole.tell(wire)]
         most = max(one.chunks for one in told)
         for part, one in zip(parts, told, strict=True):
             part.fill(wire, one, most)
@@ -248,11 +251,12 @@ class Requests:
         _log.info("sink %s: %s rows of %s as of %s were told, as %s", self._name, f"{rows:,}", name, then.lsn, id)
         return meta
 
-    def _handed_out(self, parts: Sequence[Telling]) -> list[Told]:
+    def _handed_out(self, wire: Wire, parts: Sequence[Telling]) -> list[Told]:
         """As many at once as there are hands: in between it may be over."""
         told: list[Told] = []
         for first in range(0, len(parts), hands := max(self._hands(), 1)):
             if self._stopping.is_set():
                 raise SinkError("the sink stops", "ask again")
             told += [one.receipt for one in self._staff(parts[first : first + hands], Parallel.RANGES)]
+            wire.keep()
         return told

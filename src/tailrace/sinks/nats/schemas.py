@@ -11,6 +11,7 @@ import json
 import re
 import time
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgpack
 
@@ -101,8 +102,9 @@ class Schemas:
 
 
 def is_known(wire: Wire, bucket: str, name: str) -> bool:
-    """Whether the bucket has a key, whoever put it there."""
-    return last_of_subject(wire, f"KV_{bucket}", f"$KV.{bucket}.{name}") is not None
+    """Whether the bucket has a table, by its name in subjects, whoever put it there."""
+    own = ".".join(key(unquote(part)) for part in name.split("."))
+    return last_of_subject(wire, f"KV_{bucket}", f"$KV.{bucket}.{own}") is not None
 
 
 def key(name: str) -> str:

@@ -64,6 +64,7 @@ class NatsSink:
         self._known: Schemas | None = None
         self._requests: Requests | None = None
         self._is_described = False
+        self._snapshots: SnapshotReader | None = None
         self._staff: Staff = in_this_process
         self._hands: Callable[[], int] = _one
 
@@ -74,6 +75,7 @@ class NatsSink:
             "_tail": None,
             "_known": None,
             "_requests": None,
+            "_snapshots": None,
             "_staff": in_this_process,
             "_hands": _one,
         }
@@ -184,7 +186,9 @@ class NatsSink:
         self._is_described = self._kept.state.cursor is not None
         shaping = Shaping(self._context.common, "")
         schemas = self._schemas()
-        for relation, _ in publication.tables(SnapshotReader(self._store), before=self._kept.state.cursor or Lsn(0)):
+        if self._snapshots is None:
+            self._snapshots = SnapshotReader(self._store)
+        for relation, _ in publication.tables(self._snapshots, before=self._kept.state.cursor or Lsn(0)):
             shaped = shaping.load(relation)
             if shaped is not None and schemas.lacks(shaped[1]):
                 schemas.put(*shaped)
