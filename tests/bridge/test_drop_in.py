@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from nats.aio.client import Client
 from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 
+from tailrace.bridge import environment
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import free_port, wait_until
 
@@ -231,11 +233,30 @@ def _assert_tells_of_itself(bridge: Bridge, events: int) -> None:
         ({"PG_PORT": "x"}, ["--pub", "p"], "PG_PORT"),
         ({"NATS_BRIDGE_USER": "u"}, ["--pub", "p"], "NATS_BRIDGE_PASSWORD"),
         ({}, ["--pub", "p", "--slot", "No!"], "slot"),
+        ({"WITHOUT": "msgpack"}, ["--pub", "p"], "pip install 'tailrace[nats]'"),
     ],
 )
 def test_what_is_wrong_is_said(environ: dict[str, str], flags: list[str], words: str) -> None:
-    done = subprocess.run(
-        tailrace("bridge", *flags), env=os.environ | environ, capture_output=True, text=True, timeout=60
-    )
+    without = f"sys.modules[{environ.get('WITHOUT')!r}] = None"
+    code = f"import sys; {without}; from tailrace.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "bridge", *flags]
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_the_environment() -> None:
+    given = environment.read({}, "_mine", "pub", is_json=False, is_zstd=False)
+    assert (given.source.url, given.source.password) == ("postgresql://postgres@127.0.0.1:5432/postgres", None)
+    assert given.store.url.endswith("/tailrace-log/_mine")
+    (sink,) = given.sinks
+    assert (sink["name"], sink["url"], sink["encoding"]) == ("slot._mine", "nats://127.0.0.1", "msgpack")
+    assert "user" not in sink
+    environ = {"PG_HOST": "::1", "PG_DB": "a/b", "PG_USER": "me", "PG_PASSWORD": "p", "TAILRACE_STORE_URL": "s3://b/x/"}
+    given = environment.read(environ | {"NATS_HOST": "::1"}, "s", "pub", is_json=True, is_zstd=True)
+    assert given.source.url == "postgresql://me@[::1]:5432/a%2Fb"
+    assert given.source.password is not None
+    assert given.source.password.reveal() == "p"
+    assert given.store.url == "s3://b/x/s"
+    (sink,) = given.sinks
+    assert (sink["url"], sink["encoding"], sink["zstd"]) == ("nats://[::1]", "json", True)

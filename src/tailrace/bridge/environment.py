@@ -38,7 +38,7 @@ def read(environ: Mapping[str, str], slot: str, publication: str, *, is_json: bo
         faults.add("NATS_BRIDGE_USER and NATS_BRIDGE_PASSWORD", "are of use only together")
     sink = {
         "type": "nats",
-        "name": slot,
+        "name": f"slot.{slot}" if slot.startswith("_") else slot,  # a sink's name begins otherwise
         "url": _server(given.get("NATS_HOST", "127.0.0.1")),
         "encoding": "json" if is_json else "msgpack",
         "zstd": is_zstd,

@@ -10,6 +10,7 @@ POST /shutdown                   a clean stop
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,10 +19,12 @@ from starlette.routing import Route
 
 from tailrace.bridge.environment import STREAMS
 from tailrace.bridge.figures import Figures
-from tailrace.bridge.streams import Streams
 from tailrace.ops import metrics
 from tailrace.ops.http import HEADERS, Subject, shutdown
 from tailrace.ops.status import Overview
+
+if TYPE_CHECKING:
+    from tailrace.bridge.streams import Streams
 
 
 def routes(subject: Subject, figures: Callable[[Overview], Figures], streams: Streams) -> list[Route]:

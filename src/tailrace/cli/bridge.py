@@ -19,14 +19,12 @@ from tailrace import sinks
 from tailrace.bridge import environment
 from tailrace.bridge.figures import Figures, alarm
 from tailrace.bridge.http import routes
-from tailrace.bridge.streams import Streams
 from tailrace.cli import Invocation, drop_in, reporting
 from tailrace.cli.drop_in import DropIn
 from tailrace.cli.run import supervise
 from tailrace.ops.http import Server, Subject
 from tailrace.ops.status import Overview
 from tailrace.settings import Http, Secret, Settings
-from tailrace.sinks.nats.options import NatsOptions
 
 _log = logging.getLogger("tailrace.run")
 
@@ -73,11 +71,14 @@ def _run(invocation: DropIn, given: Settings, port: int) -> None:
 @contextlib.contextmanager
 def _serving(given: Settings, port: int, began: float, subject: Subject) -> Iterator[None]:
     """HTTP, the line of figures, the watch over the slot."""
-    slot = given.source.slot
+    from tailrace.bridge.streams import Streams  # here, where it is known that what they need is installed
+    from tailrace.sinks.nats.options import NatsOptions
+
+    slot, sink = given.source.slot, given.sinks[0]["name"]
     # Whoever watches is on another machine. He may look; to end it takes a token, or to be on this one.
     token = os.environ.get("TAILRACE_HTTP_TOKEN") or secrets.token_urlsafe()
     http = Http(host="0.0.0.0", token=Secret(token))  # noqa: S104
-    streams = Streams(sinks.options(given, slot, NatsOptions, os.environ), slot)
+    streams = Streams(sinks.options(given, sink, NatsOptions, os.environ), sink)
 
     def figures(overview: Overview) -> Figures:
         return Figures.of(overview, time.monotonic() - began)
