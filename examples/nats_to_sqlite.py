@@ -128,6 +128,7 @@ async def load(stream: JetStreamContext, copy: Copy, meta: dict[str, Any]) -> No
     chunks = await stream.subscribe(subject, ordered_consumer=True)
     for _ in range(meta["batch_count"]):
         copy.fill(decoded((await chunks.next_msg(timeout=60)).data)["data"])
+    await chunks.unsubscribe()
 
 
 def take(copy: Copy, message: Msg, key: list[str], since: int) -> None:

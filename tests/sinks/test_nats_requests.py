@@ -343,23 +343,22 @@ def test_the_example_ends_with_the_sources_rows(database: Database, server: Nats
         ended = threading.Event()
         load = threading.Thread(target=_work, args=(database, ended))
         load.start()
-        loop = asyncio.new_event_loop()
         stop = asyncio.Event()
-        url = server.url
-        consumer = threading.Thread(
-            target=lambda: loop.run_until_complete(example.follow(url, "accounts", ["id"], str(path), stop))
-        )
-        try:
-            assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
-            consumer.start()
-            assert wait_until(ended.is_set, 60)
-            assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
-            assert _copied(path) == _source(database)
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            consumer.join()
-            load.join()
-            loop.close()
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            consumer = threading.Thread(
+                target=lambda: runner.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
+            )
+            try:
+                assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
+                consumer.start()
+                assert wait_until(ended.is_set, 60)
+                assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
+                assert _copied(path) == _source(database)
+            finally:
+                loop.call_soon_threadsafe(stop.set)
+                consumer.join()
+                load.join()
 
 
 def _work(database: Database, ended: threading.Event) -> None:
