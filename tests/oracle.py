@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -50,6 +50,39 @@ def rows(connection: Connection, schema: str, table: str, columns: Sequence[str]
         tuple([None if (v := result.get_value(r, c)) is None else bytes(v) for c in range(result.nfields)])
         for r in range(result.ntuples)
     )
+
+
+_DESCRIBED = """
+SELECT table_schema::text, table_name::text, column_name::text, ordinal_position::int,
+       CASE WHEN data_type IN ('ARRAY', 'USER-DEFINED') OR domain_name IS NOT NULL
+            THEN format_type(atttypid, NULL) ELSE data_type END,
+       is_nullable = 'YES', column_default::text
+FROM information_schema.columns
+JOIN pg_attribute ON attrelid = format('%I.%I', table_schema, table_name)::regclass AND attname = column_name
+WHERE table_schema NOT IN ('pg_catalog', 'information_schema') AND is_generated = 'NEVER'
+ORDER BY 1, 2, 4
+"""
+
+
+def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Every table's columns as information_schema has them; arrays, domains, enums and such by their names, though."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    fields = ("name", "position", "data_type", "is_nullable", "column_default")
+    for schema, table, *column in _unqualified(connection, _DESCRIBED):
+        found[schema, table].append(dict(zip(fields, column, strict=True)))
+    return dict(found)
+
+
+def type_names(connection: Connection) -> dict[int, str]:
+    """By oid, as PostgreSQL writes them, without modifiers."""
+    return dict(_unqualified(connection, "SELECT oid::int8, format_type(oid, NULL) FROM pg_type"))
+
+
+def _unqualified(connection: Connection, query: LiteralString) -> list[Any]:
+    """Where only names of the catalogue itself go without a schema."""
+    with connection.transaction():
+        connection.execute("SELECT set_config('search_path', '', true)")
+        return connection.execute(query).fetchall()
 
 
 class Replica:

@@ -205,6 +205,8 @@ class Mark:
 
     offset: Offset
     tables: Mapping[Name, Table]
+    described: Mapping[Name, Sequence[Mapping[str, Any]]]
+    """Columns of each, as information_schema has them."""
     objects: frozenset[str]
     """What the store had."""
 
@@ -217,6 +219,8 @@ class Mark:
 class Scenario:
     directory: Path
     marks: list[Mark] = field(default_factory=list)
+    types: Mapping[int, str] = field(default_factory=dict)
+    """Names by oid, as PostgreSQL writes them."""
     known: dict[type, dict[Any, Any]] = field(default_factory=dict, repr=False)
     """What a kind of destination has to say of each change, worked out once."""
 
@@ -278,7 +282,7 @@ class _Making:
         self._catch_up(running)
         objects = frozenset(info.key for info in self.store.list(""))
         offset = plan.latest(LogReader(self.store))
-        self.scenario.marks.append(Mark(offset, dict(self._tables()), objects))
+        self.scenario.marks.append(Mark(offset, dict(self._tables()), oracle.described(self.connection), objects))
 
     def _tables(self) -> Iterator[tuple[Name, Table]]:
         found = self.connection.execute(
@@ -338,6 +342,7 @@ def make(database: Database, directory: Path) -> Scenario:
             workload.run(25)
             _touch(making.connection, workload)
             making.mark(running)
+            scenario.types = oracle.type_names(making.connection)
         workload.stop()
     return scenario
 

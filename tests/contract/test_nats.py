@@ -40,15 +40,27 @@ def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _assert_tells(stream: Streamed, scenario: Scenario, state: Any) -> None:
-    stream.assert_tells(list(scenario.changes.values()), state.cursor)
+    stream.assert_tells(list(scenario.changes.values()), state.cursor, scenario.types)
 
 
 def test_everything_in_one_step(stream: Streamed, scenario: Scenario, tmp_path: Path) -> None:
     delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
     _assert_tells(stream, scenario, delivering.deliver(scenario.end))
     before = len(stream.messages())
+    assert before > len(stream.changes()), "the scenario changes shapes"
     delivering.deliver(scenario.end)
     assert len(stream.messages()) == before, "nothing is delivered twice"
+
+
+def test_the_bucket_says_what_postgresql_says_of_its_tables(
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path
+) -> None:
+    stream = Streamed(nats_server)
+    Delivering(stream, scenario.store_of(tmp_path / "store")).deliver(scenario.end)
+    told = {entry["schema"]: entry["columns"] for entry in stream.entries().values()}
+    last = scenario.marks[-1]
+    for name in last.tables:
+        assert told[".".join(name)] == last.described[name], name
 
 
 @pytest.mark.usefixtures("all_large")
@@ -251,7 +263,7 @@ def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tm
             for p, c in scenario.changes.items()
             if c.table not in ("every_type", "wide", "panorama") and p not in aside.positions
         ]
-        stream.assert_tells(rest, state.cursor)
+        stream.assert_tells(rest, state.cursor, scenario.types)
 
 
 @pytest.mark.parametrize(
