@@ -110,7 +110,7 @@ class Streamed:
 
     def _with(self, work: Callable[[JetStreamContext], Awaitable[Answer]]) -> Answer:
         async def done() -> Answer:
-            connection = await nats.connect(self.server.url)
+            connection = await nats.connect(self.server.url, user_credentials=self.more.get("credentials"))
             try:
                 return await work(connection.jetstream())
             finally:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pickle
 import random
 import re
+import select
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import nkeys
 import pytest
 from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere
 from tests.contract.scenario import Scenario
 from tests.contract.streamed import Streamed
+from tests.fixtures.nats import Account, Nkey, trusting
 from tests.fixtures.tls import Tls
 
 from tailrace import settings, sinks
@@ -184,9 +188,7 @@ def test_a_sink_that_has_nothing_to_do_stays_connected(scenario: Scenario, tmp_p
             one.deliver(scenario.marks[0].offset)
             connected = one.sink._wire  # type: ignore[attr-defined]
             # Until it would have given up.
-            deadline = time.monotonic() + 4.5
-            while time.monotonic() < deadline:
-                one.sink.tend()
+            _tend(one, 4.5)
             assert one.sink._wire is connected  # type: ignore[attr-defined]
             one.deliver(scenario.marks[1].offset)
             server.kill9()
@@ -299,6 +301,85 @@ def test_who_may_publish(server: dict[str, Any], right: dict[str, str], wrong: d
                     carried.open()
                 assert not any(secret in str(caught.value) for secret in given.values() if secret != "ann")
             carried.close()
+
+
+def test_credentials_in_a_file(scenario: Scenario, tmp_path: Path) -> None:
+    account, other = Account(), Nkey(nkeys.PREFIX_BYTE_USER).seed
+    store = scenario.store_of(tmp_path / "store")
+    with NatsServer(**trusting(account)) as server:
+        stream = Streamed(server, more={"credentials": str(account.credentials(tmp_path / "right.creds"))})
+        _assert_tells(stream, scenario, Delivering(stream, store).deliver(scenario.end))
+        for file in (
+            Account().credentials(tmp_path / "unknown.creds"),
+            account.credentials(tmp_path / "not_theirs.creds", seed=other),
+            account.credentials(tmp_path / "expired.creds", exp=int(time.time()) - 60),
+        ):
+            wrong = Streamed(server, more={"credentials": str(file)})
+            with pytest.raises(SinkRefused, match="Authorization Violation") as caught:
+                Delivering(wrong, store).made().open()
+            assert "have they expired?" in caught.value.hint, file
+            assert other not in f"{caught.value} {caught.value.hint}", file
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory"),
+        ("", "no JWT and seed in it"),
+        ("SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY", "no JWT and seed in it"),
+        ("--BEGIN JWT--\nx\n--END JWT--\n--BEGIN SEED--\nSUAC\n--END SEED--", "the seed is no nkey of a user's"),
+    ],
+    ids=["none", "empty", "only a seed", "another seed"],
+)
+def test_files_that_are_no_credentials(
+    nats_server: NatsServer, tmp_path: Path, content: str | None, words: str
+) -> None:
+    file = tmp_path / "x.creds"
+    if content is not None:
+        file.write_text(content)
+    options = NatsOptions(url=nats_server.url, credentials=file)
+    with pytest.raises(ConfigError, match=words) as caught:
+        NatsSink("told", options, Context(settings.Store((tmp_path / "store").as_uri()))).open()
+    assert "SUAC" not in str(caught.value)
+
+
+def test_credentials_that_expire_and_are_renewed(scenario: Scenario, tmp_path: Path) -> None:
+    """The server cuts the connection then; by that time the file has others."""
+    account = Account()
+    file = tmp_path / "bus.creds"
+    account.credentials(file, exp=int(time.time()) + 2)
+    with NatsServer(**trusting(account)) as server:
+        stream = Streamed(server, more={"credentials": str(file)})
+        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        with delivering.stepper() as one:
+            one.deliver(scenario.marks[0].offset)
+            account.credentials(file)
+            with pytest.raises(SinkError, match="User Authentication Expired"):
+                _tend(one, 30)
+            one.open()
+            one.deliver(scenario.end)
+            _assert_tells(stream, scenario, one.state)
+
+
+def _tend(one: stepping.Stepper, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        one.sink.tend()
+
+
+def test_a_server_that_has_no_time_for_who_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives up on who is not introduced in time: that is no refusal."""
+    introduce = wire._introduce
+
+    def late(connection: socket.socket, *about: Any) -> None:
+        assert select.select([connection], [], [], 30)[0]
+        introduce(connection, *about)
+
+    monkeypatch.setattr(wire, "_introduce", late)
+    with NatsServer(authorization={"user": "ann", "password": "s3cret", "timeout": 0.1}) as server:
+        options = NatsOptions(url=server.url, user="ann", password=settings.Secret("s3cret"))
+        with pytest.raises(SinkError):
+            NatsSink("told", options, Context(settings.Store((tmp_path / "store").as_uri()))).open()
 
 
 def test_tls(tls: Tls, tmp_path: Path) -> None:

@@ -359,9 +359,11 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def _refused(words: str) -> SinkError | SinkRefused:
-    if re.search("authorization|authentication|permissions|revoked|expired", words, re.IGNORECASE):
+    # What has expired or took too long is not refused yet: it is when it is connected again.
+    if re.search("authorization|permissions", words, re.IGNORECASE):
         return SinkRefused(
-            f"NATS: {words}", "check user and password, token, nkey or credentials, and their permissions"
+            f"NATS: {words}",
+            "check user and password, token, nkey or credentials (have they expired?), and their permissions",
         )
     return SinkError(f"NATS: {words}", "it is connected again")
 
