@@ -83,6 +83,14 @@ class Streamed:
 
         self._with(made)
 
+    def size(self) -> int:
+        """Bytes that the stream holds."""
+
+        async def told(stream: JetStreamContext) -> int:
+            return (await stream.stream_info(self.stream)).state.bytes
+
+        return self._with(told)
+
     def say(self, token: str, content: bytes) -> None:
         """As somebody else."""
 

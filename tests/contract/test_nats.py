@@ -217,6 +217,42 @@ def test_a_stream_that_is_full_takes_the_rest_when_there_is_room(
     _assert_tells(stream, scenario, delivering.deliver(scenario.end))
 
 
+def test_a_stream_that_drops_what_is_old(
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what was published before a crash it has only the end; still nothing is published again or left out."""
+    monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
+    whole, short = Streamed(nats_server), Streamed(nats_server)
+    short.make(max_msgs=5)
+    for stream in (whole, short):
+        delivering = Delivering(stream, scenario.store_of(tmp_path / stream.stream))
+        for mark in scenario.marks[1:4:2]:
+            with pytest.raises(Crash):
+                delivering.deliver(mark.offset, dying(elsewhere(random.Random(1))))
+            state = delivering.deliver(mark.offset)
+    _assert_tells(whole, scenario, state)
+    published, held = ([(m.sequence, m.position) for m in stream.messages()] for stream in (whole, short))
+    assert held == published[-5:], "as many were published, each at its place"
+
+
+def test_a_consumer_that_stops_reading(scenario: Scenario, tmp_path: Path) -> None:
+    """It listens to everything many times over. The server holds the publisher back for its sake, then cuts it off."""
+    with NatsServer(max_pending=8 << 20, write_deadline="1s") as server:
+        stream = Streamed(server)
+        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as consumer:
+            listen = b"".join(b"SUB %b.> %d\r\n" % (stream.subject.encode(), n) for n in range(200))
+            consumer.sendall(b"CONNECT {}\r\n%bPING\r\n" % listen)
+            arrived = b""
+            while b"PONG" not in arrived:
+                arrived += consumer.recv(4096)
+            _assert_tells(stream, scenario, delivering.deliver(scenario.end))
+            size = 0
+            while some := consumer.recv(1 << 20):
+                size += len(some)
+        assert size < 200 * stream.size(), "it was cut off before it had everything"
+
+
 def test_somebody_else_publishes_into_the_stream(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
     alone = Streamed(nats_server)
     delivering = Delivering(alone, scenario.store_of(tmp_path / "store"))
