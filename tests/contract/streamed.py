@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import msgpack
 import nats
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig, StreamState
 from nats.js.errors import BadRequestError
 from tests.contract.destinations import assert_same
 
@@ -83,11 +83,9 @@ class Streamed:
 
         self._with(made)
 
-    def size(self) -> int:
-        """Bytes that the stream holds."""
-
-        async def told(stream: JetStreamContext) -> int:
-            return (await stream.stream_info(self.stream)).state.bytes
+    def state(self) -> StreamState:
+        async def told(stream: JetStreamContext) -> StreamState:
+            return (await stream.stream_info(self.stream)).state
 
         return self._with(told)
 
@@ -98,6 +96,17 @@ class Streamed:
             await stream.publish(f"{self.subject}.{token}", content)
 
         self._with(said)
+
+    def wait_for_more(self) -> None:
+        """Until the stream has one more message."""
+
+        async def awaited(stream: JetStreamContext) -> None:
+            subscription = await stream.subscribe(
+                f"{self.subject}.>", ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
+            )
+            await subscription.next_msg(timeout=60)
+
+        self._with(awaited)
 
     def forgets(self) -> bool:
         """Waits until the server knows no id any more that it knows now."""

@@ -22,19 +22,24 @@ from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
 from tests.contract.audited import Audited
 from tests.contract.lake import Lake, engine
+from tests.contract.streamed import Streamed
 from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
 from tailrace import settings
 from tailrace.change import Lsn
+from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
 from tailrace.log.rendering import to_json
 from tailrace.log.snapshot import SnapshotReader
+from tailrace.sinks import cursor
 from tailrace.source.bootstrap import Bootstrap
 from tailrace.store import Store
 
 KILLS = int(os.environ.get("DELIVERY_KILLS", "8"))
+WINDOW_S = 0.1
+"""In which a stream knows ids: as little as a server takes, less than any pause."""
 
 
 class Scene:
@@ -97,7 +102,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 class Moves:
-    """Whether sinks move, as their destinations say."""
+    """Whether sinks move: what the replica says, and the cursor of the stream's."""
 
     def __init__(self, scene: Scene, replica: Database) -> None:
         self._scene = scene
@@ -105,27 +110,33 @@ class Moves:
         self._seen = self._now()
 
     def _now(self) -> tuple[object, object]:
-        kept = self._scene.store.get("cursors/files/state.json")
+        kept = self._scene.store.get("cursors/bus/state.json")
         with suppress(psycopg.Error), self._replica.connect() as connection:
             return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone(), kept
         return None, kept
 
     def wait(self, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-        """Until the replica has more than when this was last asked; the process must live."""
-        before = self._seen[0]
-        moved = wait_until(lambda: process.poll() is not None or self._now()[0] not in (None, before), seconds)
+        """Until both have more than when this was last asked; the process must live."""
+        moved = wait_until(lambda: process.poll() is not None or self._have_moved(), seconds)
         assert process.poll() is None, self._scene.tail()
         assert moved, f"nothing was delivered: {self._scene.tail()}"
         self._seen = self._now()
 
+    def _have_moved(self) -> bool:
+        return all(now not in (None, before) for now, before in zip(self._now(), self._seen, strict=True))
+
 
 @pytest.mark.soak
 def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Database, tmp_path: Path) -> None:
-    """One process for all sinks. A destination is killed under it, twice; then the process itself, again and again."""
+    """One process for all sinks. Destinations are killed under it; then the process itself, again and again, at any
+    time or when it has just published something, every other time together with the NATS server."""
     rng = random.Random(1)
     files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
-    with running(18, autovacuum=False) as server:
+    with running(18, autovacuum=False) as server, NatsServer() as nats_server:
+        bus = Streamed(nats_server)
+        bus.make(duplicate_window=WINDOW_S)
         replica, trail = make_database(server), Audited(make_database(server))
+        toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in bus.settings().items())
         scene = Scene(
             database,
             tmp_path,
@@ -149,30 +160,51 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
             warehouse = "{lake.directory.as_uri()}"
             mode = "both"
             interval_ms = 200
+            [[sink]]
+            name = "bus"
+            {toml}
             """,
         )
         with scene.captured():
             moves = Moves(scene, replica)
             process = scene.start()
             try:
-                for _ in range(2):
+                for killed in (server, nats_server) * 2:
                     moves.wait(process)
-                    time.sleep(rng.uniform(0, 0.5))
-                    server.kill9()
-                    server.start()
+                    if killed is server:
+                        time.sleep(rng.uniform(0, 0.5))
+                    else:
+                        bus.wait_for_more()
+                    killed.kill9()
+                    time.sleep(2 * WINDOW_S)
+                    killed.start()
                 moves.wait(process)
             finally:
                 _kill(process)
-            for _ in range(KILLS):
+            unkept = 0
+            for number in range(KILLS):
                 process = scene.start()
                 try:
                     moves.wait(process)
-                    time.sleep(rng.uniform(0, 1.0))
+                    if number % 4 < 2:
+                        bus.wait_for_more()
+                    else:
+                        time.sleep(rng.uniform(0, 1.0))
                 finally:
+                    if number % 2:
+                        nats_server.kill9()
                     _kill(process)
+                if number % 2:
+                    nats_server.start()
+                kept = cursor.load(scene.store, "bus")
+                unkept += kept is None or kept.place < bus.state().last_seq
+            assert unkept, "some were killed after they published, and before they kept that they had"
         scene.deliver_all()
         _assert_replica(scene, replica)
-        trail.assert_tells(list(LogReader(scene.store).changes()), Lsn(0), Lsn(2**63))
+        changes = list(LogReader(scene.store).changes())
+        trail.assert_tells(changes, Lsn(0), Lsn(2**63))
+        with database.connect() as source:
+            bus.assert_tells(changes, Lsn(2**63), oracle.type_names(source))
     _assert_files(scene, files)
     _assert_lake(scene, lake)
 
