@@ -281,6 +281,20 @@ def test_several_publish_into_one_stream(nats_server: NatsServer, scenario: Scen
     _assert_tells(shared, scenario, delivering.deliver(scenario.end))
 
 
+def test_others_publish_more_than_a_server_holds_for_a_client(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks for its own last message before all that, and reads slowly, must not be cut off for it."""
+    monkeypatch.setattr(wire, "_RECEIVE_BYTES", 16 * 1024)
+    with NatsServer(max_pending=24 << 20) as server:
+        shared = Streamed(server, more={"shared": True})
+        delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+        delivering.deliver(scenario.marks[0].offset)
+        for _ in range(60):
+            shared.say("other", bytes(1_000_000))
+        assert delivering.deliver(scenario.marks[1].offset).cursor == scenario.marks[1].lsn
+
+
 def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tmp_path: Path) -> None:
     with NatsServer(max_payload=4_000) as server:
         stream = Streamed(server)

@@ -17,6 +17,8 @@ from tailrace.sinks.nats.wire import Wire
 _NO_STREAM: Final = 10059
 _NO_MESSAGE: Final = 10037
 _AT_ONCE: Final = 256
+_ROOM: Final = 16 << 20
+"""For messages that are asked for at once: whom a server has 64 MB for that they did not read yet, it cuts off."""
 _DUPLICATE_WINDOW_S: Final = 120
 """The server's own default; never more than messages are kept."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -74,7 +76,7 @@ def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
     state = _checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["state"]
     last, first = int(state["last_seq"]), int(state["first_seq"])
     floor = max(floor if floor <= last else 0, first - 1)
-    number, some = last, 1
+    number, some, most = last, 1, min(_AT_ONCE, max(_ROOM // wire.max_payload, 1))
     while number > floor:
         upto = max(number - some, floor)
         questions: list[tuple[str, Mapping[str, Any] | None]] = [
@@ -84,7 +86,7 @@ def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
             found = _ours(answer, sender)
             if found is not None:
                 return Tail(last, *found)
-        number, some = upto, _AT_ONCE
+        number, some = upto, most
     return Tail(last, None)
 
 
