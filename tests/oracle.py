@@ -54,18 +54,15 @@ def rows(connection: Connection, schema: str, table: str, columns: Sequence[str]
 
 _DESCRIBED = """
 SELECT table_schema::text, table_name::text, column_name::text, ordinal_position::int,
-       CASE WHEN data_type IN ('ARRAY', 'USER-DEFINED') OR domain_name IS NOT NULL
-            THEN format_type(atttypid, NULL) ELSE data_type END,
-       is_nullable = 'YES', column_default::text
+       data_type::text, is_nullable = 'YES', column_default::text
 FROM information_schema.columns
-JOIN pg_attribute ON attrelid = format('%I.%I', table_schema, table_name)::regclass AND attname = column_name
 WHERE table_schema NOT IN ('pg_catalog', 'information_schema') AND is_generated = 'NEVER'
 ORDER BY 1, 2, 4
 """
 
 
 def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Every table's columns as information_schema has them; arrays, domains, enums and such by their names, though."""
+    """Every table's columns as information_schema has them."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     fields = ("name", "position", "data_type", "is_nullable", "column_default")
     for schema, table, *column in _unqualified(connection, _DESCRIBED):
@@ -74,8 +71,16 @@ def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, An
 
 
 def type_names(connection: Connection) -> dict[int, str]:
-    """By oid, as PostgreSQL writes them, without modifiers."""
-    return dict(_unqualified(connection, "SELECT oid::int8, format_type(oid, NULL) FROM pg_type"))
+    """By oid, as information_schema says of a column that has the type."""
+    return dict(_unqualified(connection, _TYPE_NAMES))
+
+
+_TYPE_NAMES = """
+SELECT t.oid::int8,
+       CASE WHEN s.typelem <> 0 AND s.typlen = -1 THEN 'ARRAY'
+            WHEN s.typnamespace = 'pg_catalog'::regnamespace THEN format_type(s.oid, NULL) ELSE 'USER-DEFINED' END
+FROM pg_type t JOIN pg_type s ON s.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
+"""
 
 
 def _unqualified(connection: Connection, query: LiteralString) -> list[Any]:

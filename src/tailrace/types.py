@@ -198,6 +198,36 @@ def sql_name(type_: Type, modifier: int = -1) -> str:
     return type_.name + (_modifier(type_.name, modifier) if modifier >= 0 else "")
 
 
+SQL_NAMES: Final = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "varchar": "character varying",
+    "bpchar": "character",
+    "timestamptz": "timestamp with time zone",
+    "timestamp": "timestamp without time zone",
+    "timetz": "time with time zone",
+    "time": "time without time zone",
+    "varbit": "bit varying",
+    "char": '"char"',
+}
+"""Where format_type says something else than pg_type does."""
+
+
+def data_type(type_: Type) -> str:
+    """As information_schema has it: `timestamp with time zone`, `ARRAY`, `USER-DEFINED`; a domain is its base type."""
+    if type_.kind == "d" and type_.base is not None:
+        type_ = type_.base
+    if type_.schema != "pg_catalog" and type_.element is None:
+        return "USER-DEFINED"
+    if type_.element is not None or type_.name in ("int2vector", "oidvector"):
+        return "ARRAY"
+    return SQL_NAMES.get(type_.name, type_.name)
+
+
 def _identifier(name: str) -> str:
     plain = name.isascii() and name.isidentifier() and name == name.lower()
     return name if plain else '"' + name.replace('"', '""') + '"'

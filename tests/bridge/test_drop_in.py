@@ -194,7 +194,7 @@ def _assert_consumers_begin(bus: NatsServer) -> None:
         ("name", "text"),
         ("born", "date"),
         ("score", "numeric"),
-        ("tags", "text[]"),
+        ("tags", "ARRAY"),
     ]
     assert json.loads(orders)["schema"] == "public.orders"
     assert [(meta["table"], meta["row_count"], meta["batch_count"]) for meta in metas] == [

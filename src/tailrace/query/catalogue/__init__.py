@@ -15,8 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tailrace.query.catalogue import functions
-from tailrace.query.catalogue.rows import SQL_NAMES, Row, Rows, Shown
+from tailrace.query.catalogue.rows import Row, Rows, Shown
 from tailrace.query.lake import Moment
+from tailrace.types import SQL_NAMES
 
 _TYPES: Final = {
     "bool": pa.bool_(),

@@ -19,24 +19,6 @@ _OWN_OIDS: Final = 4_000_000_000
 
 Row = dict[str, Any]
 
-SQL_NAMES: Final = {
-    "bool": "boolean",
-    "int2": "smallint",
-    "int4": "integer",
-    "int8": "bigint",
-    "float4": "real",
-    "float8": "double precision",
-    "varchar": "character varying",
-    "bpchar": "character",
-    "timestamptz": "timestamp with time zone",
-    "timestamp": "timestamp without time zone",
-    "timetz": "time with time zone",
-    "time": "time without time zone",
-    "varbit": "bit varying",
-    "char": '"char"',
-}
-"""Where format_type says something else than pg_type does."""
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -233,7 +215,7 @@ def _information(database: str, number: int, column: Column) -> Row:
         "ordinal_position": number,
         "column_default": column.default,
         "is_nullable": "YES" if column.nullable else "NO",
-        "data_type": _data_type(base),
+        "data_type": types.data_type(base),
         "character_maximum_length": modifier - 4 if is_text else None,
         "udt_catalog": database,
         "udt_schema": base.schema,
@@ -253,9 +235,3 @@ def _information(database: str, number: int, column: Column) -> Row:
     if base.name == "date":
         row["datetime_precision"] = 0
     return row
-
-
-def _data_type(type_: Type) -> str:
-    if type_.element is not None:
-        return "ARRAY"
-    return SQL_NAMES.get(type_.name, type_.name) if type_.schema == "pg_catalog" else "USER-DEFINED"

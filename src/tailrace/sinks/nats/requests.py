@@ -2,8 +2,9 @@
 
 The rows are the newest state that the log tells of, a snapshot and what changed since, so the source has no part in it;
 unless the request says `fresh`, or the table has not been copied yet: then capture is asked for a snapshot first.
-Requests are answered one after the other, by a thread of its own, while the sink goes on; who asks for a table that is
-being told, or waits to be, is answered with that. Large tables are told by Spark's executors.
+Requests are answered one after the other, by a thread of its own, while the sink goes on; those for one table that wait
+together share one answer. Not one that is being told already: its state may be from before whoever asks now began to
+listen. Large tables are told by Spark's executors.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ _KEPT_S: Final = 7 * 24 * 3600
 _FRESH: Final = b"fresh"
 """What a request says that wants a snapshot of its own, from the source."""
 _LOOK_S: Final = 0.2
+_GATHER_S: Final = 0.05
+"""Consumers that are started together ask one after the other."""
 _WISHES_S: Final = 1.0
 _PATIENCE: Final = timedelta(seconds=30)
 """Capture looks every few seconds, if it is there."""
@@ -141,12 +144,13 @@ class Requests:
         """What is asked for by now, each table once, with who wants to hear of it."""
         found: dict[str, Asked] = {}
         message = wire.next(_LOOK_S)
+        until = time.monotonic() + _LOOK_S
         while message is not None:
             name = message.subject.decode()[len(REQUESTS) + 1 :]
             asked = found.setdefault(name, Asked(name))
             asked.replies += [message.reply.decode()] if message.reply else []
             asked.is_fresh |= bytes(message.payload).strip() == _FRESH
-            message = wire.next(0)
+            message = wire.next(_GATHER_S if time.monotonic() < until else 0)
         return found.values()
 
     def _heed(self, wire: Wire, asked: Asked) -> None:

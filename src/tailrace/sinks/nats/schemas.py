@@ -15,30 +15,15 @@ from urllib.parse import unquote
 
 import msgpack
 
-from tailrace.change import Relation, Type
+from tailrace.change import Relation
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.nats.encoding import Encoding
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.stream import ensure, last_of_subject
 from tailrace.sinks.nats.wire import Wire
-from tailrace.types import sql_name
+from tailrace.types import data_type
 
 _HISTORY: Final = 10
-_NAMES: Final = {
-    "bool": "boolean",
-    "bpchar": "character",
-    "float4": "real",
-    "float8": "double precision",
-    "int2": "smallint",
-    "int4": "integer",
-    "int8": "bigint",
-    "time": "time without time zone",
-    "timestamp": "timestamp without time zone",
-    "timestamptz": "timestamp with time zone",
-    "timetz": "time with time zone",
-    "varbit": "bit varying",
-    "varchar": "character varying",
-}
 Shape = list[dict[str, Any]]
 
 
@@ -123,13 +108,6 @@ def shape(relation: Relation) -> Shape:
         }
         for place, column in enumerate(relation.columns, 1)
     ]
-
-
-def data_type(type_: Type) -> str:
-    """As SQL has it, without a modifier: `timestamp with time zone`, `numeric`, `integer[]`, `public.mood`."""
-    if type_.element is not None:
-        return f"{data_type(type_.element)}[]"
-    return _NAMES.get(type_.name, sql_name(type_)) if type_.schema == "pg_catalog" else sql_name(type_)
 
 
 def entry(relation: Relation, target: tuple[str, str], encoding: Encoding) -> bytes:
