@@ -7,6 +7,7 @@ import random
 import re
 import select
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -200,11 +201,12 @@ def test_a_sink_that_has_nothing_to_do_stays_connected(scenario: Scenario, tmp_p
             _assert_tells(stream, scenario, one.state)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_stream_that_is_full_takes_the_rest_when_there_is_room(
-    nats_server: NatsServer, scenario: Scenario, tmp_path: Path
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path, shared: bool
 ) -> None:
     """Large messages do not fit any more where small ones that come after them would: none of those is let in."""
-    stream = Streamed(nats_server)
+    stream = Streamed(nats_server, more={"shared": shared})
     stream.make(max_bytes=40_000, discard="new")
     delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
     for _ in range(2):
@@ -279,6 +281,30 @@ def test_several_publish_into_one_stream(nats_server: NatsServer, scenario: Scen
             shared.say("other", b"hello")
         delivering.deliver(mark.offset)
     _assert_tells(shared, scenario, delivering.deliver(scenario.end))
+
+
+def test_others_publish_all_the_time(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
+    shared = Streamed(nats_server, more={"shared": True})
+    shared.make()
+    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    over = threading.Event()
+
+    def publish() -> None:
+        while not over.is_set():
+            shared.say("other", b"hello")
+
+    stranger = threading.Thread(target=publish)
+    stranger.start()
+    try:
+        with delivering.stepper() as one:
+            for mark in scenario.marks:
+                one.deliver(mark.offset)
+                one.sink._crowded_until *= 1e-9  # type: ignore[attr-defined]  # it is believed no longer
+            state = one.state
+    finally:
+        over.set()
+        stranger.join()
+    _assert_tells(shared, scenario, state)
 
 
 def test_others_publish_more_than_a_server_holds_for_a_client(

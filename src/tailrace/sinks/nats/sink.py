@@ -6,6 +6,7 @@ goes on behind it, whatever the server's window for duplicates is. The cursor in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,6 +36,8 @@ from tailrace.store import Store
 _WRONG_LAST: Final = (10070, 10071)
 _TOO_LARGE: Final = 10054
 _DUPLICATE: Final = 0
+_CROWDED_S: Final = 60.0
+"""How long the sink believes, of a stream that may be shared, that it is."""
 
 
 class _End:
@@ -61,6 +64,7 @@ class NatsSink:
         self._kept = Kept()
         self._wire: Wire | None = None
         self._tail: Tail | None = None
+        self._crowded_until = 0.0
         self._known: Schemas | None = None
         self._requests: Requests | None = None
         self._is_described = False
@@ -115,32 +119,43 @@ class NatsSink:
             raise
 
     def _stage(self, part: Part) -> Tail:
-        wire = self._opened()
         sender = Sender(self.name, self._kept.replays)
-        if self._tail is None:
-            self._tail = stream.tail(wire, self._options.stream, sender, self._kept.place)
         manner = Manner(ENCODINGS[self._options.encoding], self._options)
         ids, schemas = Ids(self._kept.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
         batches = (_batch(chunk, manner, ids, sender, schemas, newest) for chunk in part.chunks)
         for found in _ahead(batches):
-            left = found.after(self._tail.position, is_schema=self._tail.is_schema)
-            self._tail = self._publish(wire, left, self._tail)
+            self._publish(found, sender)
         for target, relation in newest.items():
             schemas.put(relation, target)
+        return self._tail or self._look(sender)
+
+    def _look(self, sender: Sender) -> Tail:
+        self._tail = stream.tail(self._opened(), self._options.stream, sender, self._kept.place)
         return self._tail
 
-    def _publish(self, wire: Wire, found: Batch, before: Tail) -> Tail:
+    def _publish(self, whole: Batch, sender: Sender) -> None:
+        """What the stream lacks of it: each message behind the one before, or not at all. In a stream that may be shared
+        that holds until somebody else's comes between."""
+        wire = self._opened()
+        if self._crowded_until and time.monotonic() >= self._crowded_until:
+            self._crowded_until, self._tail = 0.0, None  # where it ends now
+        before = self._tail or self._look(sender)
+        found = whole.after(before.position, is_schema=before.is_schema)
         if not len(found):
-            return before
+            return
         frames.check_sizes(found, wire.max_payload)
-        last = None if self._options.shared else before.last
-        data, ends = frames.frames(found, wire.acknowledgements, last)
+        data, ends = frames.frames(found, wire.acknowledgements, None if self._crowded_until else before.last)
         try:
             wire.publish(data, ends, again=self._options.shared)
         except NotTaken as refusal:
-            raise self._failure(refusal, found) from None
-        return Tail(before.last + len(found), found.at.position(len(found) - 1), not found.is_change[-1])
+            if not self._options.shared or self._crowded_until or refusal.code not in _WRONG_LAST:
+                raise self._failure(refusal, found) from None
+            self._crowded_until, self._tail = time.monotonic() + _CROWDED_S, None
+            self._publish(whole, sender)
+        else:
+            at = found.at.position(len(found) - 1)
+            self._tail = Tail(before.last + len(found), at, not found.is_change[-1])
 
     def _failure(self, refusal: NotTaken, found: Batch) -> TailraceError:
         position = str(found.at.position(refusal.number))

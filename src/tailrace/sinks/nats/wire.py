@@ -156,9 +156,9 @@ class Wire:
             acknowledged += 1
 
         while acknowledged < len(ends):
-            if failure is not None and sent == self._whole(ends, sent):
-                break  # nothing is sent after it, except the rest of what was begun
             begun = self._whole(ends, sent)
+            if failure is not None and sent == begun and acknowledged == int(np.searchsorted(ends, sent, "right")):
+                break  # nothing is sent after it, except the rest of what was begun; what was sent has its answer
             if sent == begun:
                 self._answer_ping()
             upto = int(ends[min(acknowledged + WINDOW, len(ends)) - 1]) if failure is None else begun
