@@ -132,7 +132,10 @@ def _tell_of_stream(console: Console, consuming: Consuming, held: int, watching:
             f" except {watching.operations.total() - held} marks of Tailrace's own"
         )
     else:
-        console.print(f"[bold red]DIFFERENT: {held:,} messages in the stream, {len(expected):,} changes in the log[/]")
+        console.print(
+            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {held:,} messages in the stream,"
+            f" {len(consuming.positions):,} consumed[/]"
+        )
     console.print("the newest of each kind, as a consumer sees them:")
     for message in consuming.newest.values():
         for line in told(message, "  "):
