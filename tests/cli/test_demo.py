@@ -16,8 +16,13 @@ from tests.capturing import tailrace
 from tailrace.log.verify import verify
 from tailrace.store import FileStore, Store
 
-# As it is where nobody installed Spark.
-_WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main()"
+# As it is where nobody installed Spark, nor what only sinks need.
+_WITHOUT_SPARK = """
+import sys
+sys.modules |= dict.fromkeys(("pyspark", "msgpack", "zstandard"))
+from tailrace.cli import main
+main()
+"""
 # Spark's start is most of it, on a machine that has other things to do.
 _PATIENCE_S = 400
 
@@ -30,20 +35,36 @@ def _kept_store(shown: str) -> FileStore:
     return store
 
 
-def test_demo_ends_with_a_log_a_replica_and_a_lake_that_are_the_database_row_for_row() -> None:
+def test_demo_ends_with_a_log_a_replica_a_lake_and_a_stream_that_are_the_database_row_for_row() -> None:
     done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=_PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # Java has nothing to say
-    assert re.search(r"table .* database .* log .* replica .* lake", done.stdout)
+    assert re.search(r"table .* database .* log .* replica .* lake .* stream", done.stdout)
     assert re.search(r"SELECT status, count.*\n +(\w+ \d+ [\d.]+; )+", done.stdout), "the lake was asked"
     assert done.stdout.count("equal, row for row") == 3
     assert "DIFFERENT" not in done.stdout
+    _assert_tells_of_the_stream(done.stdout)
     assert re.search(r'UPDATE .* user=\w+ request=r-\d+\n +status +"\w+" → "\w+"', done.stdout), "one order's life"
     assert re.search(r"UPDATE \S+ SET \"status\" = .*\n.* tailrace_revert=.*\n +status", done.stdout), "taken back"
     assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
     store = _kept_store(done.stdout)
     assert not list(verify(store))
     shutil.rmtree(store.root.parent)
+
+
+def _assert_tells_of_the_stream(shown: str) -> None:
+    held = re.search(r"([\d,]+) messages in the stream: every change .*\s+except (\d+) marks", shown)
+    captured = re.search(r"([\d,]+) changes in [\d,]+ transactions", shown)
+    assert held
+    assert captured
+    assert _number(held[1]) + _number(held[2]) == _number(captured[1])
+    for table, operation in (("orders", "update"), (r"\w+", "insert"), (r"\w+", "delete")):
+        message = re.search(rf'cdc\.({table})\.{operation}  [0-9a-f]+-\1-{operation}\S*\n +{{"data":{{"', shown)
+        assert message, f"an {operation}, as a consumer sees it"
+
+
+def _number(shown: str) -> int:
+    return int(shown.replace(",", ""))
 
 
 def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:

@@ -12,7 +12,8 @@ import psycopg
 
 from tailrace.embedded.postgres import Postgres
 
-TABLES = ("customers", "orders", "order_items")
+KEYS = {"customers": ("id",), "orders": ("id",), "order_items": ("order_id", "line")}
+TABLES = tuple(KEYS)
 
 _SCHEMA = """
 CREATE TABLE customers (

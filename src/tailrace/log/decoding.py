@@ -58,6 +58,10 @@ class At:
     def position(self, row: int) -> Position:
         return Position(Lsn(self.commit_lsn[row]), int(self.ordinal[row]))
 
+    @classmethod
+    def joined(cls, parts: Sequence[At]) -> At:
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
     def take(self, rows: I64 | Mask) -> At:
         return At(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
@@ -113,6 +117,15 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.prefix)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Messages]) -> Messages:
+        return cls(
+            At.joined([part.at for part in parts]),
+            tuple([prefix for part in parts for prefix in part.prefix]),
+            tuple([content for part in parts for content in part.content]),
+            np.concatenate([part.transactional for part in parts]),
+        )
 
     def take(self, rows: I64 | Mask) -> Messages:
         places = np.arange(len(self))[rows]

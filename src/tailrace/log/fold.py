@@ -76,10 +76,9 @@ def joined(runs: Sequence[TableChanges]) -> TableChanges:
     """Runs of one table under one relation, that follow each other, as one."""
     if len(runs) == 1:
         return runs[0]
-    at = At(*(np.concatenate([getattr(r.at, name) for r in runs]) for name in At.__dataclass_fields__))
     return TableChanges(
         runs[0].relation,
-        at,
+        At.joined([r.at for r in runs]),
         np.concatenate([r.operation for r in runs]),
         _joined_images([r.old for r in runs]),
         np.concatenate([r.old_is_key for r in runs]),

@@ -1,12 +1,14 @@
-"""`tailrace demo`: a shop on an embedded PostgreSQL, captured, delivered to another and to a lake; then compared."""
+"""`tailrace demo`: a shop on an embedded PostgreSQL, captured, delivered to another, a lake and a stream; compared."""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -24,16 +26,21 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.shop import Shop
 from tailrace.store import Store
 
+if TYPE_CHECKING:
+    from tailrace.cli.demo.consuming import Consuming
+
 
 @click.command("demo", short_help="A shop on an embedded PostgreSQL, captured and replicated live.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True, help="How long it runs.")
 def command(seconds: float) -> None:
     """Start an embedded PostgreSQL with a small shop, capture its changes into a log, deliver them to another
-    PostgreSQL, its audit trail and an Iceberg lake, and show what flows. The lake answers psql while it runs.
+    PostgreSQL, its audit trail, an Iceberg lake and a NATS stream, and show what flows. While it runs, the lake answers
+    psql, and the stream has whoever listens.
 
-    Ends by itself with a comparison: the rows that the database has, against those that the log makes and those that
-    the replica and the lake have; then prints one order's history, and takes a change back. Without Spark (pip install
-    'tailrace[spark]') there is none of this but the log; the lake needs tailrace[query] too.
+    Ends by itself with a comparison: the rows that the database has, against those that the log makes, those that the
+    replica and the lake have, and those that a consumer of the stream makes of its messages; then prints some of these,
+    one order's history, and takes a change back. Without Spark (pip install 'tailrace[spark]') there is none of this
+    but the log; the lake needs tailrace[query] too, the stream tailrace[nats].
     """
     console = Console(highlight=False)
     reporting.log_to_stderr(logging.ERROR)
@@ -49,14 +56,27 @@ def command(seconds: float) -> None:
         )
         capturing = stack.enter_context(Capturing(configured, store))
         watching = stack.enter_context(Watching(store))
-        replicating = asking = None
+        replicating = asking = consuming = None
         if is_possible():
             warehouse = directory / "lake" if has_lake() else None
-            replicating = stack.enter_context(Replicating(configured, watching, warehouse))
+            consuming = stack.enter_context(_consuming()) if _has_stream() else None
+            replicating = stack.enter_context(Replicating(configured, watching, warehouse, consuming))
             asking = stack.enter_context(Asking(warehouse)) if warehouse is not None else None
+        running = screen.Running(capturing, watching, replicating, asking, consuming)
         on_stop(stopped.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
-            screen.show(console, screen.Running(capturing, watching, replicating, asking), seconds, stopped)
+            screen.show(console, running, seconds, stopped)
         if replicating is not None:
             summary.await_replica(console, capturing, replicating, stopped)
-        summary.show(console, screen.Running(capturing, watching, replicating, asking), store)
+        summary.show(console, running, store)
+
+
+def _has_stream() -> bool:
+    """Whether what the sink `nats` needs is installed."""
+    return all(importlib.util.find_spec(name) for name in ("msgpack", "zstandard"))
+
+
+def _consuming() -> Consuming:
+    from tailrace.cli.demo.consuming import Consuming
+
+    return Consuming()

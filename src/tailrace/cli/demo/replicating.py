@@ -1,4 +1,4 @@
-"""The demo's replica, a second PostgreSQL, its audit trail and its lake, kept by the delivery engine.
+"""The demo's replica, a second PostgreSQL, its audit trail, its lake and its stream, kept by the delivery engine.
 
 Spark takes seconds to start. So all of it happens in a thread, while the shop is open already and its changes gather in
 the log, as they do for any sink that starts late.
@@ -20,12 +20,13 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SparkError, TailraceError
 
 if TYPE_CHECKING:
+    from tailrace.cli.demo.consuming import Consuming
     from tailrace.spark.delivery import Delivery, Engine
 
 _NAME: Final = "replica"
 _POLL_S: Final = 0.01
 _CLOSE_S: Final = 3.0
-"""Behind the newest commit: three sinks that warm up at once, on two processors, are no closer for a while."""
+"""Behind the newest commit: four sinks that warm up at once, on two processors, are no closer for a while."""
 
 
 def is_possible() -> bool:
@@ -36,10 +37,13 @@ def is_possible() -> bool:
 class Replicating:
     """From the context's beginning to its end; `delivered` then says how far it is."""
 
-    def __init__(self, configured: settings.Settings, watching: Watching, warehouse: Path | None) -> None:
-        """`warehouse`: where the lake is to be; None: there is none."""
+    def __init__(
+        self, configured: settings.Settings, watching: Watching, warehouse: Path | None, consuming: Consuming | None
+    ) -> None:
+        """`warehouse`: where the lake is to be; None: there is none. `consuming`: who wants the stream."""
         self._configured = configured
         self._warehouse = warehouse
+        self._consuming = consuming
         self._watching = watching
         self._server: Postgres | None = None
         self._engine: Engine | None = None
@@ -84,7 +88,7 @@ class Replicating:
         return "live" if self.is_live else "catching up"
 
     def has_all(self) -> bool:
-        """Whether every change that is in the log now is in the replica, the audit trail and the lake."""
+        """Whether every change that is in the log now is in the replica, the audit trail, the lake and the stream."""
         return self._engine is not None and self._delivery is not None and self._engine.wait(self._engine.end(), 0)
 
     def give_up(self) -> None:
@@ -117,6 +121,8 @@ class Replicating:
         ]
         if self._warehouse is not None:
             wanted.append({"type": "iceberg", "name": LAKE, "warehouse": self._warehouse.as_uri()})
+        if self._consuming is not None:
+            wanted.append(self._consuming.sink)
         configured = settings.Settings(store=self._configured.store, sinks=tuple(wanted))
         if self._stopping.is_set():
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, Group
@@ -22,6 +23,9 @@ from tailrace.cli.demo.watching import Watching
 from tailrace.log.rendering import to_line
 from tailrace.rate import Rate
 
+if TYPE_CHECKING:
+    from tailrace.cli.demo.consuming import Consuming, Seen
+
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0
 WITHOUT_SPARK = "none: it needs Spark, pip install 'tailrace[spark]'"
@@ -35,6 +39,7 @@ class Running:
     watching: Watching
     replicating: Replicating | None
     asking: Asking | None
+    consuming: Consuming | None
 
 
 def show(console: Console, running: Running, seconds: float, stopped: threading.Event) -> None:
@@ -68,6 +73,7 @@ def _picture(running: Running, rate: float, left: float) -> Group:
         Panel(figures, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
         Panel(_replica(running.replicating), title="log → replica", title_align="left"),
         *_lake(running.asking),
+        *_stream(running.consuming),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
 
@@ -89,6 +95,18 @@ def _lake(asking: Asking | None) -> list[Panel]:
     return [Panel(Group(*lines), title="log → Iceberg, queried over PostgreSQL's protocol", title_align="left")]
 
 
+def _stream(consuming: Consuming | None) -> list[Panel]:
+    if consuming is None or consuming.last is None:
+        return []
+    lines = [Text(consuming.command, style="bold"), *told(consuming.last)]
+    return [Panel(Group(*lines), title="log → NATS JetStream, as a consumer sees it", title_align="left")]
+
+
+def told(message: Seen, indent: str = "") -> list[Text]:
+    """A message, cut to the screen's width."""
+    return [_cut(f"{indent}{message.subject}  {message.id}"), _cut(f"{indent}    {message.text}")]
+
+
 def answers(asking: Asking) -> list[str]:
     """The questions, each with what the lake says."""
     found = []
@@ -99,7 +117,11 @@ def answers(asking: Asking) -> list[str]:
 
 
 def _line(change: Change) -> Text:
-    return Text(to_line(change), style=_COLOURS.get(change.operation, ""), no_wrap=True, overflow="ellipsis")
+    return _cut(to_line(change), _COLOURS.get(change.operation, ""))
+
+
+def _cut(line: str, style: str = "") -> Text:
+    return Text(line, style, no_wrap=True, overflow="ellipsis")
 
 
 def _half(delays: list[float]) -> str:
@@ -108,7 +130,7 @@ def _half(delays: list[float]) -> str:
     return reporting.duration(newest[len(newest) // 2]) if newest else "–"
 
 
-def _print_lines(_: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
+def _print_lines(console: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
     watching, replicating = running.watching, running.replicating
     rate = Rate(_PLAIN_SECONDS)
     while (left := deadline - time.monotonic()) > 0 and not stopped.wait(min(_PLAIN_SECONDS, left)):
@@ -127,5 +149,9 @@ def _print_lines(_: Console, running: Running, deadline: float, stopped: threadi
             click.echo(f"    lake: {running.asking.command}")
             for line in answers(running.asking):
                 click.echo(f"        {line}")
+        if running.consuming is not None and running.consuming.last is not None:
+            click.echo(f"    stream: {running.consuming.command}")
+            for text in told(running.consuming.last, " " * 8):
+                console.print(text)
         for change in list(watching.recent)[-2:]:
             click.echo(f"    {to_line(change)}")

@@ -1,14 +1,15 @@
-"""How the demo ends: the database's rows against those that the log makes, and those of the replica and the lake."""
+"""How the demo ends: the database's rows against those that the log makes, and those of replica, lake and stream."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import threading
 from contextlib import nullcontext
 from statistics import quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from rich.console import Console
@@ -19,13 +20,17 @@ from tailrace.cli import reporting
 from tailrace.cli.demo import auditing
 from tailrace.cli.demo.capturing import Capturing
 from tailrace.cli.demo.replicating import Replicating
-from tailrace.cli.demo.screen import WITHOUT_SPARK, Running, answers
+from tailrace.cli.demo.screen import WITHOUT_SPARK, Running, answers, told
+from tailrace.cli.demo.watching import Watching
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import TABLES
 from tailrace.errors import TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.source.connection import connect
 from tailrace.store import Store
+
+if TYPE_CHECKING:
+    from tailrace.cli.demo.consuming import Consuming
 
 _PATIENCE_S = 300.0
 
@@ -55,6 +60,7 @@ def show(console: Console, running: Running, store: Store) -> None:
         capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
         by_database = {table: _rows(connection, table) for table in TABLES}
     sides = {"log": _rows_by_log(store)}
+    held = 0
     # A sink in the middle of something says so a moment later.
     if replicating is not None and replicating.error is None and wait_until(replicating.has_all, 5):
         with connect(replicating.address) as connection:
@@ -62,7 +68,12 @@ def show(console: Console, running: Running, store: Store) -> None:
         if running.asking is not None:
             with running.asking.connect() as connection:
                 sides["lake"] = {table: _rows(connection, table) for table in TABLES}
-    verdict = Table(title=f"rows at {lsn}", title_justify="left")
+        if running.consuming is not None:
+            held = running.consuming.finish()
+            with connect(capturing.source) as connection:
+                sides["stream"] = _rows_by_messages(connection, running.consuming)
+    # Without a frame, so that 80 columns are enough.
+    verdict = Table(title=f"rows at {lsn}", title_justify="left", show_edge=False, pad_edge=False)
     verdict.add_column("table")
     for side in ("database", *sides):
         verdict.add_column(side, justify="right")
@@ -89,12 +100,14 @@ def show(console: Console, running: Running, store: Store) -> None:
         console.print("the lake, asked over PostgreSQL's protocol:")
         for line in answers(running.asking):
             console.print(f"  {line}", markup=False, soft_wrap=True)
+    if "stream" in sides and running.consuming is not None:
+        different += [] if _tell_of_stream(console, running.consuming, held, watching) else ["stream"]
     if "replica" in sides and replicating is not None:
         auditing.show(console, capturing.source, replicating.address.url)
     _tell_what_next(console, store)
     if different:
         raise TailraceError(
-            f"the rows of the database and of the {different[0]} differ", "this is a bug in Tailrace: please report it"
+            f"the database and the {different[0]} differ", "this is a bug in Tailrace: please report it"
         )
     if replicating is not None and replicating.error is not None:
         raise replicating.error
@@ -107,6 +120,27 @@ def _tell_of_replica(console: Console, replicating: Replicating | None, *, compa
         console.print(f"replica: not compared, it was {replicating.state}")
     elif replicating.delays:
         console.print(f"commit → replica {_half_and_most(replicating.delays)}, once it had caught up")
+
+
+def _tell_of_stream(console: Console, consuming: Consuming, held: int, watching: Watching) -> bool:
+    """Whether its messages are the log's changes, each once, in that order."""
+    expected = watching.positions
+    is_equal = held == len(expected) and consuming.positions == expected
+    if is_equal:
+        console.print(
+            f"{held:,} messages in the stream: every change in the log, once and in its order,"
+            f" except {watching.operations.total() - held} marks of Tailrace's own"
+        )
+    else:
+        console.print(
+            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {held:,} messages in the stream,"
+            f" {len(consuming.positions):,} consumed[/]"
+        )
+    console.print("the newest of each kind, as a consumer sees them:")
+    for message in consuming.newest.values():
+        for line in told(message, "  "):
+            console.print(line)
+    return is_equal
 
 
 def _tell_what_next(console: Console, store: Store) -> None:
@@ -137,13 +171,26 @@ def _current(connection: psycopg.Connection[Any]) -> Lsn:
 
 
 def _rows(connection: psycopg.Connection[Any], table: str) -> list[Row]:
-    result = connection.execute(f"SELECT * FROM public.{table}").pgresult  # noqa: S608
+    return _fetched(connection.execute(f"SELECT * FROM public.{table}"))  # noqa: S608
+
+
+def _fetched(cursor: psycopg.Cursor[Any]) -> list[Row]:
+    result = cursor.pgresult
     assert result is not None
     fields = range(result.nfields)
     return sorted(
         tuple([None if (v := result.get_value(r, f)) is None else bytes(v) for f in fields])
         for r in range(result.ntuples)
     )
+
+
+def _rows_by_messages(connection: psycopg.Connection[Any], consuming: Consuming) -> dict[str, list[Row]]:
+    """PostgreSQL itself makes rows of what the messages say."""
+    found = {}
+    for table, rows in consuming.rows.items():
+        query = f"SELECT * FROM json_populate_recordset(NULL::public.{table}, %s::json)"  # noqa: S608
+        found[table] = _fetched(connection.execute(query, [json.dumps(list(rows.values()))]))
+    return found
 
 
 def _rows_by_log(store: Store) -> dict[str, list[Row]]:

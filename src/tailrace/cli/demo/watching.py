@@ -7,9 +7,10 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from tailrace.change import Change, Lsn
+from tailrace.change import Change, Lsn, Position
 from tailrace.errors import TailraceError
 from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.store import Store
 
 _RECENT = 8
@@ -25,6 +26,8 @@ class Watching:
     delays: list[float] = field(default_factory=list)
     committed: list[tuple[Lsn, float]] = field(default_factory=list)
     """Where and when each change was committed, in the log's order."""
+    positions: list[Position] = field(default_factory=list)
+    """Of all but Tailrace's own marks."""
     stop: threading.Event = field(default_factory=threading.Event)
     error: TailraceError | None = None
 
@@ -53,5 +56,7 @@ class Watching:
             self.operations[change.operation] += 1
             self.delays.append(time.time() - at)
             self.committed.append((change.position.commit_lsn, at))
+            if change.prefix != MARKER_PREFIX:
+                self.positions.append(change.position)
             if change.relation is not None:
                 self.recent.append(change)

@@ -138,7 +138,7 @@ def _put_plain(found: Sequence[tuple[list[pa.Array], At]], fields: tuple[Field, 
     if len(found) == 1:
         columns, at = found[0]
         return put(Table(fields, tuple(columns), Positions.of(at)))
-    at = At(*(np.concatenate([getattr(a, name) for _, a in found]) for name in At.__dataclass_fields__))
+    at = At.joined([a for _, a in found])
     order = np.lexsort((at.ordinal, at.commit_lsn))
     columns = [pa.concat_arrays(parts).take(pa.array(order)) for parts in zip(*(c for c, _ in found), strict=True)]
     return put(Table(fields, tuple(columns), Positions.of(at.take(order))))

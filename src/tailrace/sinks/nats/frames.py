@@ -81,7 +81,7 @@ def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
     """Runs of several tables in the one order that the log has."""
     if not published:
         return None
-    at = At(*(np.concatenate([getattr(p.at, name) for p in published]) for name in At.__dataclass_fields__))
+    at = At.joined([p.at for p in published])
     subjects = pa.concat_arrays([p.subjects for p in published])
     ids = pa.concat_arrays([p.ids for p in published])
     payloads = pa.concat_arrays([p.payloads for p in published])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,9 +11,9 @@ from tailrace.change import Position
 from tailrace.errors import SinkRefused
 from tailrace.sinks.nats import frames
 from tailrace.sinks.nats.frames import Sender
-from tailrace.sinks.nats.wire import Wire
+from tailrace.sinks.nats.wire import Wire, headers
 
-_NO_STREAM: Final = 10059
+NO_STREAM: Final = 10059
 _NO_MESSAGE: Final = 10037
 _AT_ONCE: Final = 256
 _ROOM: Final = 16 << 20
@@ -47,13 +46,13 @@ class Tail:
 def ensure(wire: Wire, name: str, subjects: Sequence[str], more: Mapping[str, Any], *, create: bool) -> None:
     """The stream is there, and takes what is published; it is made if need be."""
     found = wire.ask(f"$JS.API.STREAM.INFO.{name}")
-    if found.get("error", {}).get("err_code") == _NO_STREAM:
+    if found.get("error", {}).get("err_code") == NO_STREAM:
         if not create:
             raise SinkRefused(f"there is no stream {name}", "make it, or let the sink: create = true")
         found = wire.ask(
             f"$JS.API.STREAM.CREATE.{name}", {**_DEFAULTS, "name": name, "subjects": list(subjects), **more}
         )
-    has = _checked(found)["config"].get("subjects", ())
+    has = checked(found)["config"].get("subjects", ())
     for wanted in subjects:
         if not any(_covers(subject, wanted) for subject in has):
             raise SinkRefused(
@@ -67,13 +66,13 @@ def last_of_subject(wire: Wire, stream: str, subject: str) -> dict[str, Any] | N
     answer = wire.ask(f"$JS.API.STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None
-    found: dict[str, Any] = _checked(answer)["message"]
+    found: dict[str, Any] = checked(answer)["message"]
     return found
 
 
 def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
     """From the stream's end back to the last message of ours; below `floor` there is none that matters."""
-    state = _checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["state"]
+    state = checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["state"]
     last, first = int(state["last_seq"]), int(state["first_seq"])
     floor = max(floor if floor <= last else 0, first - 1)
     number, some, most = last, 1, min(_AT_ONCE, max(_ROOM // wire.max_payload, 1))
@@ -93,22 +92,22 @@ def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
 def _ours(answer: dict[str, Any], sender: Sender) -> tuple[Position, bool] | None:
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None  # it is deleted, or too old by now
-    raw = base64.b64decode(_checked(answer)["message"].get("hdrs", "")).decode(errors="replace")
-    headers = dict(re.findall(r"^([^:\r\n]+): ?([^\r\n]*)", raw, re.MULTILINE))
-    if headers.get(frames.SINK) != sender.sink or int(headers.get(frames.REPLAY, 0)) != sender.replays:
+    said = headers(base64.b64decode(checked(answer)["message"].get("hdrs", "")))
+    if said.get(frames.SINK) != sender.sink or int(said.get(frames.REPLAY, 0)) != sender.replays:
         return None
-    return Position.parse(headers[frames.POSITION]), frames.SCHEMA in headers
+    return Position.parse(said[frames.POSITION]), frames.SCHEMA in said
+
+
+def checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer that is no error."""
+    if (error := answer.get("error")) is not None:
+        raise SinkRefused(f"JetStream: {error.get('description')}", "what the server says of it stands in its own log")
+    return answer
 
 
 def kept_for(seconds: int) -> dict[str, int]:
     """How a stream keeps its messages for so long."""
     return {"max_age": seconds * 10**9, "duplicate_window": min(_DUPLICATE_WINDOW_S, seconds) * 10**9}
-
-
-def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    if (error := answer.get("error")) is not None:
-        raise SinkRefused(f"JetStream: {error.get('description')}", "what the server says of it stands in its own log")
-    return answer
 
 
 def _covers(subject: str, wanted: str) -> bool:

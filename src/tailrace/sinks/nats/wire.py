@@ -41,6 +41,8 @@ class Message(NamedTuple):
     """Where an answer is to go, if one is wanted."""
     status: int
     """Of a message that is only a status, such as 503: nobody takes this subject; else 0."""
+    headers: bytes
+    """As the protocol has them; empty where there are none."""
     payload: memoryview
 
 
@@ -225,13 +227,13 @@ class Wire:
                 if len(data) < stops + 2:
                     break
                 at = stops + 2
-                status = 0
+                status, raw = 0, b""
                 if words[0] == b"HMSG":
-                    headers = data[begins : begins + int(words[-2])]
+                    raw = data[begins : begins + int(words[-2])]
                     begins += int(words[-2])
-                    status = int(found[1]) if (found := re.match(rb"NATS/1\.0 (\d+)", headers)) else 0
+                    status = int(found[1]) if (found := re.match(rb"NATS/1\.0 (\d+)", raw)) else 0
                 reply = words[3] if len(words) == (5 if words[0] == b"MSG" else 6) else b""
-                message = Message(words[1], reply, status, view[begins:stops])
+                message = Message(words[1], reply, status, raw, view[begins:stops])
                 heed(message) if words[2] == b"1" else self._heard.append(message)
                 continue
             at = end + 2
@@ -240,6 +242,10 @@ class Wire:
             elif line.startswith(b"-ERR"):
                 raise _refused(line[5:].decode(errors="replace").strip("'"))
         return data[at:]
+
+
+def headers(raw: bytes) -> dict[str, str]:
+    return dict(re.findall(r"^([^:\r\n]+): ?([^\r\n]*)", raw.decode(errors="replace"), re.MULTILINE))
 
 
 def _not_taken(number: int, status: int, words: bytes) -> NotTaken:
