@@ -43,8 +43,8 @@ class NatsOptions:
     max_age_s: int = field(default=3600, metadata={"at_least": 1})
     """How long a stream that the sink makes keeps messages: time for consumers to be restarted."""
     shared: bool = False
-    """Whether others may publish into the stream too. Alone, the sink has the server refuse what does not follow its own
-    last message; then no failure whatever can change the order."""
+    """Whether others may publish into the stream too. Alone, the sink has the server refuse what does not follow its
+    own last message; then no failure whatever can change the order."""
 
     def __post_init__(self) -> None:
         found = [urlsplit(one if "://" in one else f"nats://{one}") for one in self.url.split(",") if one.strip()]

@@ -138,8 +138,8 @@ class NatsSink:
         return self._tail
 
     def _publish(self, whole: Batch, sender: Sender) -> None:
-        """What the stream lacks of it: each message behind the one before, or not at all. In a stream that may be shared
-        that holds until somebody else's comes between."""
+        """What the stream lacks of it: each message behind the one before, or not at all. In a stream that may be
+        shared that holds until somebody else's comes between."""
         wire = self._opened()
         if self._crowded_until and time.monotonic() >= self._crowded_until:
             self._crowded_until, self._tail = 0.0, None  # where it ends now
