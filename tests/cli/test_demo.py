@@ -59,8 +59,9 @@ def _assert_tells_of_the_stream(shown: str) -> None:
     assert captured
     assert _number(held[1]) + _number(held[2]) == _number(captured[1])
     for table, operation in (("orders", "update"), (r"\w+", "insert"), (r"\w+", "delete")):
-        message = re.search(rf'cdc\.({table})\.{operation}  [0-9a-f]+-\1-{operation}\S*\n +{{"data":{{"', shown)
+        message = re.search(rf'  cdc\.({table})\.{operation}  [0-9a-f]+-\1-{operation}\S*\n +{{"data":{{".*…\n', shown)
         assert message, f"an {operation}, as a consumer sees it"
+        assert max(map(len, message[0].splitlines())) <= 80
 
 
 def _number(shown: str) -> int:

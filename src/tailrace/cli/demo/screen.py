@@ -152,6 +152,6 @@ def _print_lines(console: Console, running: Running, deadline: float, stopped: t
         if running.consuming is not None and running.consuming.last is not None:
             click.echo(f"    stream: {running.consuming.command}")
             for text in told(running.consuming.last, " " * 8):
-                console.print(text)
+                console.print(text, no_wrap=True, overflow="ellipsis")
         for change in list(watching.recent)[-2:]:
             click.echo(f"    {to_line(change)}")

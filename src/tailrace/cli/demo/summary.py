@@ -139,7 +139,7 @@ def _tell_of_stream(console: Console, consuming: Consuming, held: int, watching:
     console.print("the newest of each kind, as a consumer sees them:")
     for message in consuming.newest.values():
         for line in told(message, "  "):
-            console.print(line)
+            console.print(line, no_wrap=True, overflow="ellipsis")
     return is_equal
 
 
