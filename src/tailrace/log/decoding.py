@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +140,9 @@ class Messages:
 
 Chunk = Sequence[TableChanges | Messages]
 
+_KEPT_BYTES: Final = 1024 * 1024
+"""A segment's changes, to be kept decoded as long as the segment is kept."""
+
 
 @dataclass(frozen=True)
 class Admission:
@@ -160,6 +164,15 @@ class Admission:
             return max(self.start, self.tables[oid])
         return self.start if self.others else None
 
+    def has_all_of(self, content: Content) -> bool:
+        """Whether every change of a segment counts."""
+        if not (self.others and self.messages):
+            return False
+        lsns = content.rows.commit_lsn
+        lowest = int(lsns.min(initial=1 << 62))
+        is_before = self.end is None or int(lsns.max(initial=0)) < self.end
+        return is_before and max(self.start, *self.tables.values(), 0) <= lowest
+
 
 def chunks(
     reader: LogReader, slices: Iterable[Slice], admission: Admission, *, as_text: bool = False
@@ -173,6 +186,27 @@ def chunks(
 
 
 def chunk(content: Content, start: int, stop: int, admission: Admission, *, as_text: bool = False) -> Chunk:
+    is_whole = start == 0 and stop == len(content.rows) and content.rows.payload.nbytes <= _KEPT_BYTES
+    if not is_whole or not admission.has_all_of(content):
+        return _chunk(content, start, stop, admission, as_text)
+    # Small ones cost the same time each, and every sink wants them.
+    with content.decoded.lock:
+        if as_text not in content.decoded.whole:
+            content.decoded.whole[as_text] = _frozen(_chunk(content, start, stop, Admission(), as_text))
+        found: Chunk = content.decoded.whole[as_text]
+        return found
+
+
+def _frozen(found: Chunk) -> Chunk:
+    for part in found:
+        for name in At.__dataclass_fields__:
+            getattr(part.at, name).flags.writeable = False
+        if isinstance(part, TableChanges):
+            part.operation.flags.writeable = part.old_is_key.flags.writeable = False
+    return tuple(found)
+
+
+def _chunk(content: Content, start: int, stop: int, admission: Admission, as_text: bool) -> Chunk:
     rows = content.rows.slice(start, stop)
     kept = (rows.commit_lsn >= admission.start) & (rows.kind != _KIND_C) & (rows.kind != _KIND_O)
     if admission.end is not None:

@@ -27,6 +27,9 @@ from tailrace.store import ObjectInfo, Store
 # Footers are a few KB; one request of this size nearly always has all of it.
 _TAIL_BYTES = 64 * 1024
 _HEADERS_KEPT = 100_000
+# Of changes, and segments: several sinks that follow the log read each once. A larger object is kept by itself.
+_CONTENTS_BYTES = 8 * 1024 * 1024
+_CONTENTS_KEPT = 1000
 # A segment moves into a merged object minutes after it was written, so a listing this young knows where all others are.
 _LISTING_HOLDS_S = 60.0
 # Between a listing and the read of what it showed, an object may be merged; not again and again.
@@ -73,24 +76,26 @@ class Span:
 
 
 class LogReader:
-    """A log in a store, given as a `Store` or its URL."""
+    """A log in a store, given as a `Store` or its URL. For any number of threads: they share what was read last."""
 
     def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
         self.store = Store.open(store, options) if isinstance(store, str) else store
-        self._headers: dict[int, Header] = {}
+        self._headers: dict[int, tuple[Header, Mapping[str, Relation]]] = {}
         self._relations: dict[str, Relation] = {}
         self._objects: dict[int, ObjectInfo] = {}
         self._merged: list[tuple[int, int, ObjectInfo]] = []
         self._listed_at: float | None = None
         self._newest_listed = 0
-        self._last_read: dict[int, Content] = {}
+        self._contents: dict[int, Content] = {}
+        self._contents_bytes = 0
+        self._lock = threading.Lock()
 
     def list(self, first: int | None = None, last: int | None = None) -> list[Segment]:
         """The segments there are, ascending; `first` and `last` are included."""
-        self._objects.clear()
-        self._merged.clear()
         self._listed_at = time.monotonic()
-        self._newest_listed = 0
+        objects: dict[int, ObjectInfo] = {}
+        merged: list[tuple[int, int, ObjectInfo]] = []
+        newest = 0
         found: set[int] = set()
         # A merged object sorts under its first id, so one that covers `first` may stand before it.
         for info in self.store.list(segment.PREFIX):
@@ -98,12 +103,13 @@ class LogReader:
             if span is None:
                 continue
             if span[0] == span[1] and "-" not in info.key:
-                self._objects[span[0]] = info
+                objects[span[0]] = info
             else:
-                self._merged.append((*span, info))
-            self._newest_listed = max(self._newest_listed, span[1])
+                merged.append((*span, info))
+            newest = max(newest, span[1])
             low, high = max(span[0], first or 1), min(span[1], last if last is not None else span[1])
             found.update(range(low, high + 1))
+        self._objects, self._merged, self._newest_listed = objects, merged, newest
         return [Segment(self, id) for id in sorted(found)]
 
     def get(self, id: int) -> Segment:
@@ -275,11 +281,11 @@ class LogReader:
 
     def relations(self, id: int) -> Iterator[tuple[RelationUse, Relation]]:
         """The definitions that a segment's rows use, in order, from its footer alone; none while it is not there."""
-        header = self.awaited_header(id)
-        for use in header.relations if header else ():
-            if use.digest not in self._relations:
+        found = self._awaited(id, self._described, lambda: False)
+        for use in found[0].relations if found else ():
+            if found is None or use.digest not in found[1]:
                 raise CorruptError(f"segment {id} uses relation {use.relation_id}, which it does not define")
-            yield use, self._relations[use.digest]
+            yield use, found[1][use.digest]
 
     def _known(self, id: int) -> Header:
         header = self._awaited(id, self._header, None)
@@ -288,18 +294,24 @@ class LogReader:
         return header
 
     def _header(self, id: int) -> Header | None:
-        if id not in self._headers:
-            if len(self._headers) >= _HEADERS_KEPT:
-                self._headers.clear()
-                self._relations.clear()
-            for name, size in self._places(id):
-                found = self._read_headers(name, size)
-                if found is not None:
-                    headers, relations = found
-                    self._headers.update((h.id, h) for h in headers)
-                    self._relations.update(relations)
-                    break
-        return self._headers.get(id)
+        found = self._described(id)
+        return found[0] if found is not None else None
+
+    def _described(self, id: int) -> tuple[Header, Mapping[str, Relation]] | None:
+        """A segment's header, and relations by digest: at least those that it uses."""
+        if (known := self._headers.get(id)) is not None:
+            return known
+        for name, size in self._places(id):
+            found = self._read_headers(name, size)
+            if found is not None:
+                headers, relations = found
+                # What is the same is kept once, and known by being the same.
+                own = {digest: self._relations.setdefault(digest, relation) for digest, relation in relations.items()}
+                if len(self._headers) >= _HEADERS_KEPT:
+                    self._headers, self._relations = {}, {}
+                self._headers.update((h.id, (h, own)) for h in headers)
+                return next(((h, own) for h in headers if h.id == id), None)
+        return None
 
     def _read_headers(self, name: str, size: int | None) -> tuple[Sequence[Header], Mapping[str, Relation]] | None:
         if size is None:
@@ -321,16 +333,22 @@ class LogReader:
         raise CorruptError(f"{name}: an empty object")
 
     def _content(self, id: int) -> Content | None:
-        if id in self._last_read:
-            return self._last_read[id]
+        if (known := self._contents.get(id)) is not None:
+            return known
         for name, _ in self._places(id):
             data = self.store.get(name)
             if data is None:
                 continue
-            self._last_read = {content.header.id: content for content in segment.unpack(data, name)}
-            if id not in self._last_read:
+            found = {content.header.id: content for content in segment.unpack(data, name)}
+            if id not in found:
                 raise CorruptError(f"{name} does not hold segment {id}")
-            return self._last_read[id]
+            with self._lock:
+                size = sum(content.rows.payload.nbytes for content in found.values())
+                if self._contents_bytes + size > _CONTENTS_BYTES or len(self._contents) > _CONTENTS_KEPT:
+                    self._contents, self._contents_bytes = {}, 0
+                self._contents |= found
+                self._contents_bytes += size
+            return found[id]
         return None
 
     def _places(self, id: int) -> Iterator[tuple[str, int | None]]:

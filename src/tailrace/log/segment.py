@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -146,6 +147,13 @@ class Header:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
+class Decoded:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.whole: dict[bool, Any] = {}
+        """By whether values are texts."""
+
+
 @dataclass(frozen=True)
 class Content:
     """One segment, read: its header, its rows, the relations they use."""
@@ -165,6 +173,11 @@ class Content:
                 f"segment {self.header.id} row {row} uses relation {relation_id}, which the segment does not define"
             )
         return found
+
+    @cached_property
+    def decoded(self) -> Decoded:
+        """Whoever decodes it leaves the result here, for those who want the same."""
+        return Decoded()
 
     @cached_property
     def _uses(self) -> Mapping[int, Sequence[RelationUse]]:
