@@ -58,11 +58,11 @@ class Errand:
     def chunks(self) -> Iterator[decoding.Chunk]:
         as_text = self.sink.values == "text"
         if self.rows is not None:
-            snapshot = replace(self.rows.snapshot, store=_reader(self.store).store)
+            snapshot = replace(self.rows.snapshot, store=reader(self.store).store)
             found = state.snapshot_chunks(snapshot, self.rows.chunk, self.rows.first_ordinal, as_text=as_text)
             yield from (self.shaping.apply(chunk) for chunk in found)
             return
-        read = decoding.chunks(_reader(self.store), self.slices, self.admission, as_text=as_text)
+        read = decoding.chunks(reader(self.store), self.slices, self.admission, as_text=as_text)
         yield from decoding.with_last((s, self._without(self.shaping.apply(chunk))) for s, chunk in read)
 
     def _without(self, chunk: decoding.Chunk) -> decoding.Chunk:
@@ -110,7 +110,7 @@ def in_this_process(work: Sequence[Work], parallel: Parallel) -> list[Staged]:  
     return [one.stage() for one in work]
 
 
-def _reader(store: settings.Store) -> LogReader:
+def reader(store: settings.Store) -> LogReader:
     return _kept_reader(store.url, tuple(sorted(store.options.items())))
 
 

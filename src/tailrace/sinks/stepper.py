@@ -17,7 +17,6 @@ from tailrace.errors import PoisonError, SnapshotError
 from tailrace.log import origin, plan
 from tailrace.log.decoding import Admission
 from tailrace.log.plan import Batch, Offset
-from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import Snapshot, SnapshotReader
 from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
@@ -25,7 +24,7 @@ from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
 from tailrace.sinks.base import Helped, Load, Parallel, State, Step
 from tailrace.sinks.cursor import mirror, mirrored
-from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process
+from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process, reader
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
@@ -56,7 +55,7 @@ class Stepper:
         self.steps = 0
         self._settings = store
         self._store = Store.open(store.url, store.options)
-        self._reader = LogReader(self._store)
+        self._reader = reader(store)
         self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(configured.common)
         self._told: set[int] = set()
