@@ -124,6 +124,7 @@ def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(
         )
         assert engine.sinks["away"].status().failures == 3
         assert slow.positions == refusing.positions == []
+        assert wait_until(lambda: engine.sinks["slow"].status().lag_seconds is not None, 30), "the log was looked at"
         behind = engine.sinks["slow"].status()
         first = next(c for c in LogReader(store).changes() if c.position == in_log(store)[0])
         waited = (behind.updated_at - first.committed_at).total_seconds()

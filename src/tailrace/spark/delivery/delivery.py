@@ -97,6 +97,7 @@ class Delivery:
         self._busy = threading.Lock()
         """Held while a step is done, and by whoever needs that none is."""
         self._query: StreamingQuery | None = None
+        self._starter: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name=f"deliver {self.name}", daemon=True)
         self._next_look = 0.0
         self._backoff = Backoff()
@@ -262,6 +263,22 @@ class Delivery:
         _log.warning("sink %s: %s; tried again in %.1f s. %s", self.name, error, delay, error.hint)
         self._stopping.wait(delay)
 
+    def _begin_query(self) -> None:
+        """Beside the deliveries of a sink that does not wait for it: it takes a second or two, and many more where much
+        begins at once."""
+        if self._interval_ms:
+            self._start_query()
+            return
+
+        def begin() -> None:
+            try:
+                self._start_query()
+            except Exception as error:
+                self._broken = error
+
+        self._starter = threading.Thread(target=begin, name=f"query {self.name}", daemon=True)
+        self._starter.start()
+
     def _start_query(self) -> None:
         from tailrace.spark.datasource import register
 
@@ -311,8 +328,8 @@ class Delivery:
             if came:
                 came_at = now
                 continue
-            if self._query is None:
-                self._start_query()
+            if self._query is None and self._starter is None:
+                self._begin_query()
             self._again.wait(_POLL_S if now - came_at < _IDLE_AFTER_S else _IDLE_POLL_S)
         raise _StoppedError
 
@@ -346,7 +363,9 @@ class Delivery:
             _log.warning("sink %s: there is nothing to load anew of %s", self.name, ", ".join(patterns))
 
     def _end_query(self) -> None:
-        query, self._query = self._query, None
+        if (starter := self._starter) is not None:
+            starter.join()
+        query, self._query, self._starter = self._query, None, None
         if query is not None:
             try:
                 # Stopped before, it would leave a process behind that complains that nobody answers.
