@@ -112,7 +112,7 @@ def test_everything_under_one_supervisor(
 
         # One sink whose destination is down: told, and nobody else's business.
         run.await_(lambda: run.sink("away")["state"] == "retrying", "the other sink")
-        assert run.sink("replica")["state"] == "running"
+        run.await_(lambda: run.sink("replica")["state"] == "running", "this one, told a moment later")
         health = run.client.get("/health")
         assert health.status_code == 503
         assert [fault.split(":")[0] for fault in health.json()["faults"]] == ["sink away is retrying"]
