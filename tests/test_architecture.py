@@ -54,6 +54,21 @@ def test_imports_go_one_way(path: Path) -> None:
     assert _imports(path) <= allowed
 
 
+SINKS = sorted(p.parent for p in (SOURCE / "sinks").glob("*/sink.py"))
+
+
+@pytest.mark.parametrize("sink", SINKS, ids=lambda p: p.name)
+def test_sinks_know_nothing_of_each_other(sink: Path) -> None:
+    others = {f"tailrace.sinks.{other.name}" for other in SINKS if other != sink}
+    found = {
+        node.module
+        for path in sink.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    assert not [module for module in found for other in others if f"{module}.".startswith(f"{other}.")]
+
+
 @pytest.mark.parametrize("heavy", ["pyspark", "numba", "duckdb", "pandas"])
 def test_capture_does_without(heavy: str) -> None:
     code = f"import sys, tailrace.cli.capture; sys.exit({heavy!r} in sys.modules)"

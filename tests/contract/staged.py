@@ -5,7 +5,8 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from tailrace.sinks.base import Part, Receipt
-from tailrace.sinks.postgres import PostgresSink, staging
+from tailrace.sinks.database import staging
+from tailrace.sinks.postgres import PostgresSink
 
 
 class StagedSink(PostgresSink):

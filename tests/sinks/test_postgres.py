@@ -21,7 +21,7 @@ from tailrace.change import Change, Operation, Position
 from tailrace.embedded.postgres import Postgres
 from tailrace.log.plan import Limits
 from tailrace.log.reader import LogReader
-from tailrace.sinks.postgres import staging
+from tailrace.sinks.database import staging
 from tailrace.store import Store
 
 

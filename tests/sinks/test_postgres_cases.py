@@ -15,7 +15,7 @@ from tests.sinks.replicas import assert_same, rows_of, sink_to
 
 from tailrace.embedded.postgres import Postgres
 from tailrace.log.plan import Limits
-from tailrace.sinks.postgres import staging
+from tailrace.sinks.database import staging
 from tailrace.store import Store
 
 _LARGE = "repeat(md5(random()::text), 200)"

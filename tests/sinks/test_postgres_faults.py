@@ -32,7 +32,8 @@ from tailrace.errors import (
 )
 from tailrace.log.plan import Limits
 from tailrace.settings import Secret
-from tailrace.sinks.postgres import PostgresSink, staging
+from tailrace.sinks.database import staging
+from tailrace.sinks.postgres import PostgresSink
 from tailrace.sinks.postgres.sink import PostgresOptions
 
 _ALL = Limits(1 << 30, 1 << 40)
@@ -126,7 +127,8 @@ _CHILD = """
 import sys
 from tests.sinks.driving import Driver
 from tailrace.log.plan import Limits
-from tailrace.sinks.postgres import PostgresSink, staging
+from tailrace.sinks.database import staging
+from tailrace.sinks.postgres import PostgresSink
 from tailrace.sinks.postgres.sink import PostgresOptions
 from tailrace.store import Store
 staging.INLINE_BYTES = int(sys.argv[3])

@@ -18,8 +18,8 @@ from tailrace.log import plan
 from tailrace.log.reader import LogReader
 from tailrace.sinks import Common, Configured
 from tailrace.sinks.base import Parallel
+from tailrace.sinks.database import staging
 from tailrace.sinks.errand import Staged, Work
-from tailrace.sinks.postgres import staging
 from tailrace.sinks.stepper import Stepper
 from tailrace.source import catalog
 from tailrace.source.snapshot import SnapshotJob

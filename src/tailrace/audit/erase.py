@@ -12,7 +12,7 @@ from tailrace.errors import ConfigError
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.rows import ERASED
 from tailrace.sinks.audit.shapes import Shapes
-from tailrace.sinks.postgres.failure import classified
+from tailrace.sinks.database.failure import classified
 
 # What identifies the row stays: it is what the erasure itself is known by.
 _ERASE: Final = """

@@ -21,7 +21,7 @@ from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError
 from tailrace.sinks import Common
 from tailrace.sinks.audit.sink import AuditOptions, place
-from tailrace.sinks.postgres.failure import classified
+from tailrace.sinks.database.failure import classified
 
 _FIELDS: Final = (
     *("database", "schema", "table", "operation", "before", "after", "context", "primary_key", "committed_at"),

@@ -29,12 +29,12 @@ from tailrace.sinks.audit.rows import ERASED, FIELDS, KEY_BEFORE, UNSENT, Manner
 from tailrace.sinks.audit.shapes import Shapes
 from tailrace.sinks.audit.sink import source_of
 from tailrace.sinks.audit.table import ChangesTable
-from tailrace.sinks.postgres.copying import lines
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.failure import classified
-from tailrace.sinks.postgres.ledger import Ledger
-from tailrace.sinks.postgres.rows import Rows, Table
-from tailrace.sinks.postgres.staging import copy_in, declarations
+from tailrace.sinks.database.copying import lines
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.failure import classified
+from tailrace.sinks.database.ledger import Ledger
+from tailrace.sinks.database.rows import Rows, Table
+from tailrace.sinks.database.staging import copy_in, declarations
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 

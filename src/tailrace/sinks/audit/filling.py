@@ -8,7 +8,7 @@ from typing import Final
 from psycopg import sql
 
 from tailrace.sinks.audit.rows import ERASED, FIELDS
-from tailrace.sinks.postgres.destination import Connection
+from tailrace.sinks.database.destination import Connection
 
 _OTHERS: Final = [f.name for f in FIELDS if f.name not in ("after", "unchanged")]
 

@@ -16,8 +16,8 @@ from tailrace.sinks.audit import rows
 from tailrace.sinks.audit.context import Contexts, Range
 from tailrace.sinks.audit.rows import FIELDS, KEY_BEFORE, UNSENT, Manner
 from tailrace.sinks.audit.table import month_of
+from tailrace.sinks.database.rows import Field, Positions, Rows, Table
 from tailrace.sinks.gathering import HELD_BYTES
-from tailrace.sinks.postgres.rows import Field, Positions, Rows, Table
 
 _ROW_BYTES: Final = 400
 """About what a row of `changes` has beside its images."""

@@ -18,7 +18,7 @@ from tailrace.log import json as log_json
 from tailrace.log.decoding import INSERT, UPDATE, At, TableChanges
 from tailrace.pgoutput.columns import Images, record_batch
 from tailrace.sinks.audit.exact import jsonb_texts
-from tailrace.sinks.postgres.rows import Field
+from tailrace.sinks.database.rows import Field
 from tailrace.types import Form, mapping
 
 I64 = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from tailrace.change import Relation
-from tailrace.sinks.postgres.destination import Connection
+from tailrace.sinks.database.destination import Connection
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {shapes} (

@@ -25,12 +25,12 @@ from tailrace.sinks.audit.rows import FIELDS, Manner, Source
 from tailrace.sinks.audit.shapes import Shapes
 from tailrace.sinks.audit.table import ChangesTable
 from tailrace.sinks.base import Parallel, Part, State, Step
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.destination import Connection, Destination
-from tailrace.sinks.postgres.failure import classified, refused_rows
-from tailrace.sinks.postgres.ledger import Ledger
-from tailrace.sinks.postgres.rows import Rows, Table
-from tailrace.sinks.postgres.staging import Scratch, Stage, copy_in, prefix, remove_leftovers
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.destination import Connection, Destination
+from tailrace.sinks.database.failure import classified, refused_rows
+from tailrace.sinks.database.ledger import Ledger
+from tailrace.sinks.database.rows import Rows, Table
+from tailrace.sinks.database.staging import Scratch, Stage, copy_in, prefix, remove_leftovers
 from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 

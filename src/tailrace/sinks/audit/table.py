@@ -13,7 +13,7 @@ from psycopg import sql
 from tailrace.change import OWN
 from tailrace.errors import SinkRefused
 from tailrace.sinks.audit.context import Range
-from tailrace.sinks.postgres.destination import Connection
+from tailrace.sinks.database.destination import Connection
 
 _log = logging.getLogger("tailrace.deliver")
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tailrace.change import Relation
 from tailrace.log.decoding import TableChanges
 from tailrace.log.fold import Folded, by_unsent, copied, fold, fold_copies, has_key, images, key_columns, whole
-from tailrace.sinks.postgres.rows import Field, Positions, Rows, Table, key_fields, value_fields
+from tailrace.sinks.database.rows import Field, Positions, Rows, Table, key_fields, value_fields
 
 T = TypeVar("T")
 """Tables in memory, or rows that were brought."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from psycopg import sql
 
 from tailrace.change import Lsn
+from tailrace.sinks.database.rows import Rows
 from tailrace.sinks.postgres.effect import Effect
 from tailrace.sinks.postgres.mirror import Work, columns, completed, matches, whole_row
-from tailrace.sinks.postgres.rows import Rows
 
 _CURRENT = sql.SQL("t._valid_to IS NULL")
 _OWN = sql.SQL("_valid_from, _valid_from_position, _valid_to, _valid_to_position, _operation")

@@ -12,11 +12,11 @@ from psycopg import sql
 from tailrace.change import Column, Relation
 from tailrace.errors import SinkError
 from tailrace.log.fold import key_columns
-from tailrace.sinks.postgres.declared import Types
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.failure import diverged
+from tailrace.sinks.database.rows import Rows
+from tailrace.sinks.database.staging import Scratch
 from tailrace.sinks.postgres.effect import Effect, Some
-from tailrace.sinks.postgres.failure import diverged
-from tailrace.sinks.postgres.rows import Rows
-from tailrace.sinks.postgres.staging import Scratch
 
 Connection = psycopg.Connection[Any]
 

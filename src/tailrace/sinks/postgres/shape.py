@@ -15,8 +15,8 @@ from tailrace.change import Column, Relation
 from tailrace.errors import SinkRefused
 from tailrace.log.evolution import dropped, origins
 from tailrace.log.fold import has_key, key_columns
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.failure import kind
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.failure import kind
 
 Connection = psycopg.Connection[Any]
 

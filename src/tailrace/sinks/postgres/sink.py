@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Literal
 
 from tailrace.log.decoding import TableChanges
 from tailrace.sinks.base import Load, Parallel, Part, Receipt, State, Step
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.destination import Connection, Destination
+from tailrace.sinks.database.failure import classified
+from tailrace.sinks.database.ledger import Ledger
+from tailrace.sinks.database.rows import Rows, Table
+from tailrace.sinks.database.staging import Scratch, Stage, prefix, remove_leftovers
 from tailrace.sinks.gathering import gathered
 from tailrace.sinks.postgres import effect as mirrored
 from tailrace.sinks.postgres import history, mirror, versions
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.destination import Connection, Destination
 from tailrace.sinks.postgres.effect import Effect
-from tailrace.sinks.postgres.failure import classified
-from tailrace.sinks.postgres.ledger import Ledger
-from tailrace.sinks.postgres.rows import Rows, Table
-from tailrace.sinks.postgres.staging import Scratch, Stage, prefix, remove_leftovers
 from tailrace.sinks.postgres.tables import Tables
 
 

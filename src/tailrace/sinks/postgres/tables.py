@@ -11,8 +11,8 @@ from tailrace.change import Relation
 from tailrace.errors import SinkDiverged, SinkRefused
 from tailrace.log.fold import has_key
 from tailrace.sinks.base import REWIND, Load
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.ledger import Known, Ledger
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.ledger import Known, Ledger
 from tailrace.sinks.postgres.shape import Shape, shortened
 
 Connection = psycopg.Connection[Any]

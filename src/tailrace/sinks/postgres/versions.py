@@ -17,8 +17,8 @@ from tailrace.change import Lsn
 from tailrace.log.decoding import DELETE, OPERATIONS, At, TableChanges
 from tailrace.log.fold import by_unsent, codes, has_key, key_columns, keys, value, whole
 from tailrace.pgoutput.columns import Images
+from tailrace.sinks.database.rows import Field, Positions, Table, key_fields, value_fields
 from tailrace.sinks.postgres.effect import Effect, Some
-from tailrace.sinks.postgres.rows import Field, Positions, Table, key_fields, value_fields
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

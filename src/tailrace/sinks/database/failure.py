@@ -10,7 +10,7 @@ import psycopg
 from tailrace.errors import PoisonError, SinkDiverged, SinkError, SinkRefused, TailraceError
 from tailrace.postgres.failure import WAIT, Classifier, Rule
 from tailrace.sinks.base import REWIND
-from tailrace.sinks.postgres.rows import Field, Positions
+from tailrace.sinks.database.rows import Field, Positions
 
 _RULES: Final = (
     # Somebody at the destination waits for us as we for him, or it has become a standby.

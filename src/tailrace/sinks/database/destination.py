@@ -15,7 +15,7 @@ from tailrace.errors import ConfigError
 from tailrace.postgres.connection import SESSION, connect
 from tailrace.settings import Secret
 from tailrace.settings.secret import without_password
-from tailrace.sinks.postgres.failure import classified
+from tailrace.sinks.database.failure import classified
 
 Connection = psycopg.Connection[Any]
 

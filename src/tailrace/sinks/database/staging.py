@@ -13,10 +13,10 @@ import psycopg
 from psycopg import sql
 
 from tailrace.sinks.base import Step
-from tailrace.sinks.postgres.copying import lines
-from tailrace.sinks.postgres.declared import Types
-from tailrace.sinks.postgres.failure import refused_rows
-from tailrace.sinks.postgres.rows import Field, Rows, Table
+from tailrace.sinks.database.copying import lines
+from tailrace.sinks.database.declared import Types
+from tailrace.sinks.database.failure import refused_rows
+from tailrace.sinks.database.rows import Field, Rows, Table
 
 Connection = psycopg.Connection[Any]
 

@@ -8,7 +8,7 @@ import psycopg
 
 from tailrace import types
 from tailrace.change import Column, Type
-from tailrace.sinks.postgres.rows import Field
+from tailrace.sinks.database.rows import Field
 
 TEXT: Final = "text"
 
