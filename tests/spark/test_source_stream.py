@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -345,3 +347,18 @@ def test_offsets_of_a_batch_are_whole_transactions(file_address: StoreAddress) -
         whole.add(reader.latestOffset()["lsn"])
         assert Lsn.parse(reader.latestOffset()["lsn"]) == sent.end_lsn
     assert len([list(g) for _, g in groupby(sorted(whole))]) == 4
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "code"), [("EOFError", 0), ("BrokenPipeError", 0), ("ValueError('what failed')", 1)]
+)
+def test_a_source_whose_query_has_ended_says_nothing(ended_by: str, code: int) -> None:
+    """As Spark's runner has it, which would print that nobody takes its last words; what failed is still told."""
+    program = (
+        "from tailrace.spark.stream import StreamReader\n"
+        f"try:\n    raise {ended_by}\nfinally:\n    StreamReader(None, None).stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code
+    assert ("what failed" in done.stderr) == bool(code), done.stderr
+    assert code or done.stderr == ""

@@ -10,6 +10,8 @@ behind the reader's back, has another.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -74,6 +76,12 @@ class StreamReader(DataSourceStreamReader):
             return reading.parts(batch, reading.admission(first.lsn, None, oids), None, self._options.tables)
         batch, shape = reading.shaped(self._lineage_from(first), batch, self._options, self._pinned.relation)
         return reading.parts(batch, reading.admission(first.lsn, None, shape.chains), shape)
+
+    def stop(self) -> None:
+        """Called when the query has ended, too: Spark hangs up, then ends this process, which would complain of the
+        one if the other comes late."""
+        if isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            os._exit(0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return reading.read(self._options, partition)

@@ -112,7 +112,7 @@ class Delivery:
         finished = self._busy.acquire(timeout=grace_s)
         if finished:
             self._busy.release()
-        self._end_query()
+        # Who began the query ends it: nobody else knows whether it has begun.
         if self._thread.ident is not None:
             self._thread.join(grace_s)
         return finished
