@@ -130,6 +130,7 @@ def _chunks(server: NatsServer, subject: str, count: int) -> list[tuple[str, byt
         try:
             subscription = await client.jetstream().subscribe(subject, ordered_consumer=True)
             found = [await subscription.next_msg(timeout=30) for _ in range(count)]
+            await subscription.unsubscribe()
             return [(message.subject, message.data) for message in found]
         finally:
             await client.close()
@@ -390,22 +391,21 @@ def test_the_example_ends_with_the_sources_rows(database: Database, server: Nats
         ended = threading.Event()
         load = threading.Thread(target=_work, args=(database, ended))
         load.start()
-        stop = asyncio.Event()
-        with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            consumer = threading.Thread(
-                target=lambda: runner.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
-            )
-            try:
-                assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
-                consumer.start()
-                assert wait_until(ended.is_set, 60)
-                assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
-                assert _copied(path) == _source(database)
-            finally:
-                loop.call_soon_threadsafe(stop.set)
+        stop = threading.Event()
+        consumer = threading.Thread(
+            target=lambda: asyncio.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
+        )
+        try:
+            assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
+            consumer.start()
+            assert wait_until(ended.is_set, 60)
+            assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
+            assert _copied(path) == _source(database)
+        finally:
+            stop.set()
+            load.join()
+            if consumer.is_alive():
                 consumer.join()
-                load.join()
 
 
 def _work(database: Database, ended: threading.Event) -> None:
