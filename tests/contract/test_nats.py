@@ -243,12 +243,13 @@ def test_single_messages_that_a_shared_stream_refuses(
     assert sorted(m.position for m in shared.changes()) == told
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_stream_that_drops_what_is_old(
-    nats_server: NatsServer, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     """Of what was published before a crash it has only the end; still nothing is published again or left out."""
     monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
-    whole, short = Streamed(nats_server), Streamed(nats_server)
+    whole, short = (Streamed(nats_server, more={"shared": shared}) for _ in range(2))
     short.make(max_msgs=5)
     for stream in (whole, short):
         delivering = Delivering(stream, scenario.store_of(tmp_path / stream.stream))

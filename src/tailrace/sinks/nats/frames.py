@@ -29,7 +29,9 @@ SINK: Final = "Tailrace-Sink"
 REPLAY: Final = "Tailrace-Replay"
 SCHEMA: Final = "Tailrace-Schema"
 """Only messages of a table's new shape have it."""
-_EXPECTED_BYTES: Final = 48
+SINGLE: Final = "Tailrace-Single"
+"""Only messages have it that the stream took without looking at what is before them: there may be gaps there."""
+_EXPECTED_BYTES: Final = 72
 """Of a header that names the message before, without that one's id."""
 
 
@@ -134,17 +136,18 @@ def check_sizes(found: Batch, most: int) -> None:
         )
 
 
-def frames(found: Batch, reply: str, last: int | None) -> tuple[memoryview, I64]:
+def frames(found: Batch, reply: str, last: int | None, *, has_gaps: bool = False) -> tuple[memoryview, I64]:
     """The protocol's bytes, and where each message ends. `last`: the number of the stream's last message, behind which
-    the first of these must come, and each behind the one before: if one is not taken, none that follows is."""
-    expected = pa.array([""])
-    if last is not None:
+    the first of these must come, and each behind the one before: if one is not taken, none that follows is.
+    `has_gaps`: some of what comes after these is in the stream already."""
+    single = f"{SINGLE}: true\r\n" if has_gaps or last is None else ""
+    if last is None:
+        expected = pa.array([single]).take(pa.array(np.zeros(len(found), np.int64)))
+    else:
         behind = pc.binary_join_element_wise(
-            "Nats-Expected-Last-Msg-Id: ", found.ids.slice(0, len(found) - 1), "\r\n", ""
+            f"{single}Nats-Expected-Last-Msg-Id: ", found.ids.slice(0, len(found) - 1), "\r\n", ""
         )
-        expected = pa.concat_arrays([pa.array([f"Nats-Expected-Last-Sequence: {last}\r\n"]), behind])
-    elif len(found) > 1:
-        expected = expected.take(pa.array(np.zeros(len(found), np.int64)))
+        expected = pa.concat_arrays([pa.array([f"{single}Nats-Expected-Last-Sequence: {last}\r\n"]), behind])
     headers = pc.binary_join_element_wise(found.headers, expected, "\r\n", "")
     lengths = pc.binary_length(headers)
     total = pc.add(lengths, pc.binary_length(found.payloads))

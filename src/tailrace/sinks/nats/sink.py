@@ -134,9 +134,7 @@ class NatsSink:
         return self._tail or self._look(sender)
 
     def _look(self, sender: Sender) -> Tail:
-        is_chained = not self._options.shared
-        name, floor = self._options.stream, self._kept.place
-        self._tail = stream.tail(self._opened(), name, sender, floor, is_chained=is_chained)
+        self._tail = stream.tail(self._opened(), self._options.stream, sender, self._kept.place)
         return self._tail
 
     def _publish(self, whole: Batch, sender: Sender) -> None:
@@ -151,7 +149,8 @@ class NatsSink:
         if not len(found):
             return
         frames.check_sizes(found, wire.max_payload if before.largest < 0 else min(before.largest, wire.max_payload))
-        data, ends = frames.frames(found, wire.acknowledgements, None if self._crowded_until else before.last)
+        last_known = None if self._crowded_until else before.last
+        data, ends = frames.frames(found, wire.acknowledgements, last_known, has_gaps=bool(before.beyond))
         repeated: list[int] = []
         try:
             last = wire.publish(data, ends, repeated if self._options.shared else None)

@@ -77,27 +77,30 @@ def last_of_subject(wire: Wire, stream: str, subject: str) -> dict[str, Any] | N
     return found
 
 
-def tail(wire: Wire, stream: str, sender: Sender, floor: int, *, is_chained: bool) -> Tail:
-    """From the stream's end back to the last message of ours, if it took each of ours behind the one before; else all
-    of them. Up to `floor` there is none that matters."""
+def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
+    """From the stream's end back to the last message of ours that it took behind the one before, with those of ours
+    after it. Up to `floor` there is none that matters."""
     about = checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))
     last, first = int(about["state"]["last_seq"]), int(about["state"]["first_seq"])
     largest = int(about["config"].get("max_msg_size", -1))
     floor = max(floor if floor <= last else 0, first - 1)
     number, some, most = last, 1, min(_AT_ONCE, max(_ROOM // wire.max_payload, 1))
-    held: set[Mark] = set()
+    beyond: set[Mark] = set()
     while number > floor:
         upto = max(number - some, floor)
         questions: list[tuple[str, Mapping[str, Any] | None]] = [
             (f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": n}) for n in range(number, upto, -1)
         ]
         for answer in wire.ask_many(questions):
-            mark = _ours(answer, sender)
-            if mark is not None and is_chained:
-                return Tail(last, mark, largest=largest)
-            held |= {mark} if mark is not None else set()
+            said = _ours(answer, sender)
+            if said is None:
+                continue
+            mark = Position.parse(said[frames.POSITION]), frames.SCHEMA not in said
+            if frames.SINGLE not in said:
+                return Tail(last, mark, frozenset(beyond), largest)
+            beyond.add(mark)
         number, some = upto, most
-    return Tail(last, None, frozenset(held), largest)
+    return Tail(last, None, frozenset(beyond), largest)
 
 
 def end(wire: Wire, stream: str) -> int:
@@ -119,13 +122,13 @@ def messages(wire: Wire, stream: str, numbers: Sequence[int]) -> Iterator[tuple[
             yield headers(base64.b64decode(found.get("hdrs", ""))), base64.b64decode(found.get("data", ""))
 
 
-def _ours(answer: dict[str, Any], sender: Sender) -> Mark | None:
+def _ours(answer: dict[str, Any], sender: Sender) -> dict[str, str] | None:
+    """The headers of a message, if it is ours."""
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None  # it is deleted, or too old by now
     said = headers(base64.b64decode(checked(answer)["message"].get("hdrs", "")))
-    if said.get(frames.SINK) != sender.sink or int(said.get(frames.REPLAY, 0)) != sender.replays:
-        return None
-    return Position.parse(said[frames.POSITION]), frames.SCHEMA not in said
+    is_ours = said.get(frames.SINK) == sender.sink and int(said.get(frames.REPLAY, 0)) == sender.replays
+    return said if is_ours else None
 
 
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
