@@ -154,6 +154,10 @@ class Stepper:
         """As much of it as makes a step."""
         return plan.following(self._reader, self.offset())
 
+    def log_end(self) -> Offset:
+        """The place after everything that is in the log now."""
+        return plan.latest(self._reader)
+
     def oldest_undelivered_us(self) -> int | None:
         """When the first change was committed that is not delivered; None when there is none."""
         slices = self.backlog().slices
