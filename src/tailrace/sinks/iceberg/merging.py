@@ -8,6 +8,7 @@ wrote it, stand in columns of their own from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pyarrow as pa
@@ -15,11 +16,14 @@ import pyarrow.compute as pc
 
 from tailrace.sinks.iceberg import datafile
 from tailrace.sinks.iceberg.datafile import DataFile, Warehouse
-from tailrace.sinks.iceberg.live import Live
+from tailrace.sinks.iceberg.live import I64, Live
 from tailrace.sinks.iceberg.schema import Field
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
 """A file this large has cost more to write than any job takes to begin."""
+
+_HANDS: Final = 8
+"""Files that are read at the same time: an object store takes its time for each."""
 
 # Iceberg's reserved ids.
 _ROW_ID: Final = Field(2147483540, "_row_id", "long")
@@ -39,12 +43,15 @@ def chosen(files: Sequence[Live], limit: int) -> list[Live]:
 def merged(warehouse: Warehouse, directory: str, fields: Sequence[Field], files: Sequence[Live]) -> DataFile:
     """The rows that they hold, in the files' order."""
     wanted = [*fields, _ROW_ID, _WRITTEN_BY]
-    pieces = []
-    for live in files:
-        kept = live.kept()
-        arrays = datafile.read(warehouse, live.location, wanted, kept.tolist())
+    kept = [live.kept() for live in files]
+
+    def read(live: Live, rows: I64) -> list[pa.Array]:
+        return datafile.read(warehouse, live.location, wanted, rows.tolist())
+
+    with ThreadPoolExecutor(_HANDS, "merging") as hands:
+        pieces = list(hands.map(read, files, kept))
+    for live, rows, arrays in zip(files, kept, pieces, strict=True):
         # Where a file does not say it, it follows from the row's place and from the file's commit.
-        arrays[-2] = pc.coalesce(arrays[-2], pa.array(live.data.firstRowId() + kept))
+        arrays[-2] = pc.coalesce(arrays[-2], pa.array(live.data.firstRowId() + rows))
         arrays[-1] = arrays[-1].fill_null(live.data.dataSequenceNumber())
-        pieces.append(arrays)
     return datafile.write(warehouse, directory, wanted, [pa.concat_arrays(c) for c in zip(*pieces, strict=True)])
