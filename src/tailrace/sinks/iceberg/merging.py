@@ -52,6 +52,7 @@ def merged(warehouse: Warehouse, directory: str, fields: Sequence[Field], files:
         pieces = list(hands.map(read, files, kept))
     for live, rows, arrays in zip(files, kept, pieces, strict=True):
         # Where a file does not say it, it follows from the row's place and from the file's commit.
-        arrays[-2] = pc.coalesce(arrays[-2], pa.array(live.data.firstRowId() + rows))
+        if (first := live.data.firstRowId()) is not None:
+            arrays[-2] = pc.coalesce(arrays[-2], pa.array(first + rows))
         arrays[-1] = arrays[-1].fill_null(live.data.dataSequenceNumber())
     return datafile.write(warehouse, directory, wanted, [pa.concat_arrays(c) for c in zip(*pieces, strict=True)])
