@@ -14,6 +14,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+import threading
 from typing import Any
 
 import msgpack
@@ -92,7 +93,7 @@ def plain(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 
-async def follow(url: str, table: str, key: list[str], path: str, stop: asyncio.Event | None = None) -> None:
+async def follow(url: str, table: str, key: list[str], path: str, stop: threading.Event | None = None) -> None:
     connection = await nats.connect(url)
     stream = connection.jetstream()
     database = sqlite3.connect(path)
@@ -117,6 +118,7 @@ async def follow(url: str, table: str, key: list[str], path: str, stop: asyncio.
                 continue
             take(copy, message, key, lsn(meta["lsn"]))
             database.commit()
+        await changes.unsubscribe()
     finally:
         database.close()
         await connection.close()
