@@ -151,6 +151,33 @@ def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -
     (_, row) = audited.rows("r")
     assert row["after"]["a"] == UNCHANGED
     assert row["unchanged"] == ["a"]
+    audited.execute("UPDATE r SET a = repeat('a', 9000)", "ALTER TABLE r ADD c int")
+    audited.follow()
+    audited.execute("UPDATE r SET n = 3")
+    assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "a column more makes the others no others"
+
+
+def test_what_another_row_had_is_not_taken_for_it(audited: Trailing) -> None:
+    """One that had the key before, one of a table that had the name before, one whose successor's was erased."""
+    audited.execute("CREATE TABLE next (LIKE t INCLUDING ALL)", f"INSERT INTO next VALUES (7, 0, {_LONG})")
+    audited.follow()
+    steps = [
+        ["INSERT INTO t VALUES (1, 0, repeat('a', 9000)), (7, 0, repeat('b', 9000))"],
+        ["UPDATE t SET id = 2 WHERE id = 1"],
+        ["UPDATE t SET id = 1 WHERE id = 100"],
+        ["UPDATE t SET n = 1 WHERE id = 1"],
+        ["DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (2, 0, repeat('c', 9000))"],
+    ]
+    for statements in steps:
+        audited.execute(*statements)
+        audited.follow()
+    assert audited.rows("t")[4]["unchanged"] == ["body"]
+    erased = "UPDATE changes SET after = after || '{\"body\": \"__tailrace_erased\"}' WHERE after ->> 'body' LIKE 'cc%'"
+    audited.trail.database.execute(erased)
+    audited.execute("UPDATE t SET n = 1 WHERE id = 2")
+    audited.follow()
+    audited.execute("ALTER TABLE t RENAME TO last", "ALTER TABLE next RENAME TO t", "UPDATE t SET n = 1 WHERE id = 7")
+    assert [row["unchanged"] for row in audited.rows("t")[-2:]] == [["body"], ["body"]]
 
 
 def test_keys(audited: Trailing) -> None:

@@ -180,8 +180,8 @@ class _Proof:
             copy_in(self._connection, _EXPECTED, [made.plain.lines or b""])
         for oid, lacking in made.lacking:
             copy_in(self._connection, _LACKING, [lacking.lines or b""])
-            since = self._shapes.since(oid)
-            filling.insert(self._connection, self._trail.table, _LACKING, since, _EXPECTED, [UNSENT.name])
+            shape = self._shapes.known()[oid]
+            filling.insert(self._connection, self._trail.table, _LACKING, shape, _EXPECTED, [UNSENT.name])
             self._connection.execute(sql.SQL("TRUNCATE {}").format(_LACKING))
 
     def _compare(self, start: Lsn, end: Lsn, kept_since: datetime | None) -> list[Difference]:

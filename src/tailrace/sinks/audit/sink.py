@@ -192,8 +192,8 @@ class AuditSink:
         if some.plain is not None:
             self._insert(session, some.plain, is_again=is_again)
         for oid, lacking in some.lacking:
-            brought, since = self._brought(session, lacking), session.shapes.since(oid)
-            written = filling.insert(session.connection, session.table.identifier, brought, since)
+            brought, shape = self._brought(session, lacking), session.shapes.known()[oid]
+            written = filling.insert(session.connection, session.table.identifier, brought, shape)
             self._check(written, lacking, is_again=is_again)
 
     def _insert(self, session: _Session, plain: Rows, *, is_again: bool) -> None:
