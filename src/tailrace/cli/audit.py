@@ -95,6 +95,12 @@ def verify(invocation: Invocation, sink: str | None) -> None:
         click.echo(f"{tally.erased:,} rows whose values were erased: the rest of them was compared")
     if tally.strangers:
         click.echo(f"{tally.strangers:,} rows from before Tailrace: the log knows nothing of them")
+    if tally.others:
+        click.echo(f"{tally.others:,} rows of other databases: this log knows nothing of them")
+    if tally.unproved:
+        click.echo(
+            f"{tally.unproved:,} values that PostgreSQL did not send: no change before them tells what they were"
+        )
     if tally.differences:
         raise CorruptError(
             f"{options.table} differs from the log in {len(tally.differences):,} of {tally.changes:,} changes",
