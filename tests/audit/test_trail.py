@@ -75,6 +75,32 @@ def test_contexts(audited: Trailing) -> None:
     assert (found["14"], found["15"]) == ("no json", "\\x00ff")
 
 
+def test_contexts_among_other_messages(audited: Trailing) -> None:
+    """They count for nothing: what an application says first is still said first."""
+    other = "SELECT pg_logical_emit_message(true, 'other', 'x')"
+    rows = [f"INSERT INTO t VALUES ({number})" for number in range(5)]
+    audited.execute(
+        f"BEGIN; {other}; {_say('a')}; {rows[0]}; {_say('b')}; {other}; {rows[1]}; COMMIT",
+        f"BEGIN; {other}; {rows[2]}; {_say('c')}; {rows[3]}; {_say('d')}; COMMIT",
+    )
+    assert [row["context"] for row in audited.rows()] == ["a", "b", "c", "d"]
+    audited.assert_tells()
+    text = '{"n": ' + "9" * 200_000 + "}"
+    audited.execute(f"BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '{text}'); {rows[4]}; COMMIT")
+    assert audited.rows()[-1]["context"] == text, "more digits than jsonb holds"
+
+
+def test_a_long_context_of_many_rows(audited: Trailing) -> None:
+    """Written out for each of them it is more than is held at once."""
+    audited.execute(
+        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', to_json(repeat('x', 100000))::text);"
+        " INSERT INTO t SELECT g FROM generate_series(1001, 2500) g; UPDATE t SET n = 1 WHERE id > 2490; COMMIT"
+    )
+    audited.follow()
+    found = audited.trail.database.rows("SELECT count(*), min(length(context::text)), count(DISTINCT id) FROM changes")
+    assert found == [(1510, 100002, 1510)]
+
+
 def test_values_that_were_not_sent(audited: Trailing) -> None:
     """Known from the change before, in this step or an earlier one, under another key; else marked, never null."""
     audited.execute(

@@ -24,7 +24,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.rendering import printable
 from tailrace.sinks import Common
 from tailrace.sinks.audit import filling
-from tailrace.sinks.audit.pieces import Piece, Stitching, held, piece
+from tailrace.sinks.audit.pieces import Piece, Stitching, piece, stitched
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.rows import ERASED, FIELDS, KEY_BEFORE, UNCHANGED, UNSENT, Manner
 from tailrace.sinks.audit.shapes import Shapes
@@ -188,8 +188,8 @@ class _Proof:
         """What the log gives; how many changes."""
         stitching, count = Stitching(), 0
         manner = Manner(self._source, self._inserts, "now", is_proof=True)
-        for some in held(self._shaping.apply(chunk) for _, chunk in found):
-            made = piece(some, stitching.contexts(some), manner, _inline)
+        for some, contexts in stitched((self._shaping.apply(chunk) for _, chunk in found), stitching):
+            made = piece(some, contexts, manner, _inline)
             if made is not None:
                 self._put(made)
                 count += sum(rows.count for rows in made.rows())

@@ -18,7 +18,7 @@ from tailrace.log.reader import LogReader
 from tailrace.sinks import Context
 from tailrace.sinks.audit import filling, functions
 from tailrace.sinks.audit.context import Range
-from tailrace.sinks.audit.pieces import Piece, Stitching, held, piece
+from tailrace.sinks.audit.pieces import Piece, Stitching, piece, stitched
 from tailrace.sinks.audit.recovery import Recovery
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.rows import FIELDS, Manner, Source
@@ -134,8 +134,7 @@ class AuditSink:
             def put(table: Table) -> Rows:
                 return stage.put(table, self._options.table, connection.get)
 
-            for some in held(part.chunks):
-                contexts = stitching.contexts(some)
+            for some, contexts in stitched(part.chunks, stitching):
                 found = piece(some, contexts, manner, put)
                 pieces += [found] if found is not None else []
         stitching.finish()
