@@ -261,8 +261,9 @@ CREATE TABLE changes (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     database varchar(255) NOT NULL, schema varchar(255) NOT NULL, "table" varchar(255) NOT NULL,
     operation text NOT NULL, before jsonb NOT NULL, after jsonb NOT NULL, context jsonb NOT NULL,
-    primary_key varchar(255), committed_at timestamptz NOT NULL, queued_at timestamptz NOT NULL,
-    created_at timestamptz NOT NULL, position bigint NOT NULL
+    primary_key varchar(255), committed_at timestamptz(0) NOT NULL, queued_at timestamptz(0) NOT NULL,
+    created_at timestamptz(0) NOT NULL, position bigint NOT NULL,
+    UNIQUE (position, "table", schema, database, operation)
 );
 INSERT INTO changes (database, schema, "table", operation, before, after, context, primary_key, committed_at,
                      queued_at, created_at, position)
@@ -273,18 +274,40 @@ VALUES ('d', 'public', 't', 'CREATE', '{}', '{"id": 1}', '{}', '1', now(), now()
 def test_a_table_that_bemi_made(database: Database, destination: Database, tmp_path: Path) -> None:
     """It stays, with its rows and its way to call an insert; what is missing is added."""
     destination.execute(_BEMI)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    long = "x" * 300
+    database.execute("CREATE TABLE t (id text PRIMARY KEY)")
     with trailing(database, destination, tmp_path) as audited:
-        audited.execute("INSERT INTO t VALUES (2)", "DELETE FROM t")
+        # Rows of one COPY have one LSN.
+        with audited.log.connection.cursor() as cursor, cursor.copy("COPY t FROM STDIN") as copy:
+            copy.write(f"2\n{long}\n")
+        audited.execute("DELETE FROM t WHERE id = '2'")
         audited.follow()
-    found = destination.rows("SELECT operation, primary_key, after, before FROM changes ORDER BY position")
+    found = destination.rows("SELECT operation, primary_key, after, before FROM changes ORDER BY position, ordinal")
     assert found == [
         ("CREATE", "1", {"id": 1}, {}),
-        ("CREATE", "2", {"id": 2}, None),
-        ("DELETE", "2", None, {"id": 2}),
+        ("CREATE", "2", {"id": "2"}, None),
+        ("CREATE", long, {"id": long}, None),
+        ("DELETE", "2", None, {"id": "2"}),
     ]
+    finer = destination.rows("SELECT count(*) FROM changes WHERE committed_at <> date_trunc('second', committed_at)")
+    assert finer == [(3,)]
     kept = destination.rows("SELECT count(*) FROM changes WHERE commit_position IS NULL")
     assert kept == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        ("ALTER committed_at TYPE timestamp", "committed_at is timestamp without time zone"),
+        ("ALTER before TYPE json", "before is json, and has to be jsonb"),
+    ],
+)
+def test_a_table_that_cannot_hold_changes(
+    altered: str, words: str, database: Database, destination: Database, tmp_path: Path
+) -> None:
+    destination.execute(f"{_BEMI}; ALTER TABLE changes {altered}")
+    with pytest.raises(SinkRefused, match=words), trailing(database, destination, tmp_path):
+        pass
 
 
 def test_masked(database: Database, destination: Database, tmp_path: Path) -> None:
