@@ -13,10 +13,16 @@ from click.testing import CliRunner
 from tests import oracle
 from tests.audit.conftest import TABLES
 from tests.audit.trailing import Shell, trailing, write_config
+from tests.capturing import configured
+from tests.contract.audited import Audited
+from tests.contract.delivering import Delivering
 from tests.fixtures.postgres import Database, drop_database, make_database
 
+from tailrace import settings
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
+from tailrace.source.capture import Capture
+from tailrace.store import Store
 
 
 def test_a_rows_life(shell: Shell) -> None:
@@ -348,6 +354,36 @@ def test_erased_under_all_its_keys(shell: Shell) -> None:
         "nothing is to be found out"
     )
     shell.run("audit", "verify")
+
+
+def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:
+    """Somebody dropped the slot, and accepted it: the trail has what is before and after, and says what it lacks."""
+    store = settings.Store((tmp_path / "store").as_uri())
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+
+    def capture(*, accept_gap: bool = False) -> None:
+        Capture(configured(database), Store.open(store.url), until="current", accept_gap=accept_gap).run()
+
+    with Delivering(Audited(destination), store, name="audit").stepper() as first:
+        capture()
+        database.execute("INSERT INTO t VALUES (1)")
+        capture()
+        first.deliver(first.ahead().end)
+        database.execute("INSERT INTO t VALUES (2)")
+        capture()
+        database.execute("SELECT pg_drop_replication_slot('tailrace'); INSERT INTO t VALUES (3)")
+        capture(accept_gap=True)
+        database.execute("INSERT INTO t VALUES (4)")
+        capture()
+    with Delivering(Audited(destination), store, name="audit").stepper() as stepper:
+        while (ahead := stepper.ahead()).slices:
+            stepper.deliver(ahead.end)
+    assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("2",), ("4",)]
+    assert destination.rows("SELECT lost_from < lost_until FROM tailrace.gaps") == [(True,)]
+    config = write_config(tmp_path / "tailrace.toml", database, destination, store.url)
+    result = CliRunner().invoke(main, ["--config", str(config), "audit", "verify"])
+    assert result.exit_code == 0, result.output
+    assert "were lost with the slot" in result.output
 
 
 def test_without_a_trail(tmp_path: Path) -> None:

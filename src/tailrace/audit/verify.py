@@ -125,6 +125,8 @@ class Tally:
     """Rows that Tailrace did not write: from before it."""
     others: int = 0
     """Rows of other databases."""
+    gaps: list[tuple[Lsn, Lsn]] = field(default_factory=list)
+    """From where to where neither the log nor the trail has any."""
     unproved: int = 0
     """Values that PostgreSQL did not send, and that are not in the changes before them."""
     differences: list[Difference] = field(default_factory=list)
@@ -166,9 +168,10 @@ class _Proof:
             self._connection.execute(
                 sql.SQL("CREATE TEMPORARY TABLE {} ({})").format(table, declarations(self._types, fields))
             )
-        offset = plan.begin(self._reader, start)
+        # The trail goes on after a gap, as the log does.
+        offset = plan.begin(self._reader, start, across_gaps=True)
         while offset.lsn < state.cursor:
-            batch = plan.following(self._reader, offset, _AT_ONCE)
+            batch = plan.following(self._reader, offset, _AT_ONCE, across_gaps=True)
             if batch.end.lsn <= offset.lsn:
                 raise GapError(f"the log ends at {offset.lsn}, the trail at {state.cursor}", "is it the right store?")
             end = min(batch.end.lsn, state.cursor)
@@ -182,6 +185,7 @@ class _Proof:
             told(tally)
         tally.differences += self._outside(start, state.cursor, begins_at)
         tally.erased = self._erased()
+        tally.gaps = self._register.lost()
         return tally
 
     def _write(self, found: Iterator[tuple[plan.Slice, decoding.Chunk]]) -> int:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace import settings
+from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import origin
 from tailrace.log.reader import LogReader
@@ -177,6 +178,14 @@ class AuditSink:
             if state.cursor is not None:
                 session.register.begin(state.cursor)
         session.end = session.table.end(self._source.database)
+
+    def note_gap(self, before: State, after: State, lost_from: Lsn) -> None:
+        session = self._opened()
+        assert after.cursor is not None
+        with classified(), session.connection.transaction():
+            session.ledger.begin(before)
+            session.register.lose(lost_from, after.cursor)
+            session.ledger.move(before, after)
 
     def close(self) -> None:
         if self._session is not None:
