@@ -44,7 +44,7 @@ def command(invocation: Invocation, as_json: bool) -> None:
 
     Sinks are shown as they last told it, in the store, wherever they run. A source that cannot be reached is left out.
     """
-    settings = invocation.settings("store")
+    settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
     told = Overview(
         source_status(settings) if settings.source.url else None,

@@ -22,7 +22,7 @@ from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
-from tailrace.sinks.base import Helped, Load, Parallel, State, Step
+from tailrace.sinks.base import Helped, Load, NotesGaps, Parallel, State, Step
 from tailrace.sinks.cursor import mirror, mirrored
 from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process, reader
 from tailrace.sinks.shaping import Shaping
@@ -58,6 +58,7 @@ class Stepper:
         self._reader = reader(store)
         self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(configured.common)
+        self._knows_source = False
         self._told: set[int] = set()
         self._staff = staff
         self._hands = hands
@@ -83,16 +84,22 @@ class Stepper:
     def open(self) -> None:
         """Where the sink stands: from its destination, with what was begun there brought to its end."""
         self.sink.close()
+        source = origin.load(self._store)
+        self._knows_source = source is not None
         self.state = self.sink.open()
         self._offset = None
         self._aside.load()
-        source = origin.load(self._store)
         self._shaping = Shaping(self.common, str(source["database"]) if source else "")
         if (pending := self.sink.pending()) is not None:
             self._redo(pending)
         if self.state.cursor is None:
             self._first_state()
         self._mirror(at_once=True)
+
+    def _know_source(self) -> None:
+        """Opened before there was a log, a sink learns only now whose it is."""
+        if not self._knows_source and origin.load(self._store) is not None:
+            self.open()
 
     def recall(self) -> None:
         """Where it stood when it ran last, as long as the destination cannot be asked: to tell how far behind it is."""
@@ -143,16 +150,29 @@ class Stepper:
     def offset(self) -> Offset:
         """Where in the log the sink's cursor is."""
         if self._offset is None or self._offset.lsn != self.cursor:
-            self._offset = plan.begin(self._reader, self.cursor)
+            self._offset = plan.begin(self._reader, self.cursor, across_gaps=isinstance(self.sink, NotesGaps))
         return self._offset
 
     def backlog(self) -> Batch:
         """The next that there is to deliver, if there is anything: its first transactions."""
-        return plan.following(self._reader, self.offset(), plan.Limits(1, 1))
+        return self._following(plan.Limits(1, 1))
 
     def ahead(self) -> Batch:
         """As much of it as makes a step."""
-        return plan.following(self._reader, self.offset())
+        return self._following()
+
+    def _following(self, limits: plan.Limits | None = None) -> Batch:
+        """Up to a gap, if there is one; then past it, if the sink can go on from there."""
+        if isinstance(self.sink, NotesGaps) and self.state.cursor is not None:
+            while (gap := plan.gap_at(self._reader, self.offset())) is not None and gap.gap_from is not None:
+                after = replace(self.state, cursor=gap.end_lsn)
+                _log.warning(
+                    "sink %s: changes between %s and %s are lost: the log does not have them",
+                    *(self.common.name, gap.gap_from, gap.end_lsn),
+                )
+                self.sink.note_gap(self.state, after, gap.gap_from)
+                self.state, self._offset = after, None
+        return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
 
     def log_end(self) -> Offset:
         """The place after everything that is in the log now."""
@@ -168,6 +188,7 @@ class Stepper:
         """Load the tables that have a snapshot and that the destination does not have; how many there were."""
         if self._begins != "snapshot":
             return 0
+        self._know_source()
         missing = self._due(self._usable())
         # Until the log has all below the cursor, it cannot tell what happened to a table between there and here.
         if missing and min(s.lsn for s in missing) < self._cursor() and plan.latest(self._reader).lsn < self._cursor():
@@ -178,6 +199,7 @@ class Stepper:
 
     def deliver(self, end: Offset) -> None:
         """Everything from the cursor up to a place in the log, as one step."""
+        self._know_source()
         start = self.offset()
         if end.lsn <= start.lsn or end.segment <= start.segment:
             return  # a repetition of what the destination has already
