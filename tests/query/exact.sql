@@ -236,3 +236,14 @@ SELECT character_set_name FROM information_schema.character_sets
 SELECT quote_ident(table_name) AS "table" FROM information_schema.tables WHERE quote_ident(table_schema) IN (SELECT CASE WHEN trim(s[i]) = '"$user"' THEN user ELSE trim(s[i]) END FROM generate_series(1, array_upper(string_to_array(current_setting('search_path'), ','), 1)) AS i, string_to_array(current_setting('search_path'), ',') s) ORDER BY 1
 SELECT column_name FROM information_schema.columns WHERE table_schema = (parse_ident('public.orders'))[1] AND table_name = (parse_ident('public.orders'))[2] ORDER BY ordinal_position
 SELECT c.relname, pg_stat_get_numscans(i.indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE false
+SELECT id FROM kinds WHERE id > 0 AND jb->>'b' IS NOT NULL ORDER BY id
+SELECT id FROM kinds WHERE id > 0 AND (j::json) ->> 'a' IS NOT NULL ORDER BY id
+SELECT id FROM kinds WHERE 'x' || (jb->'b'->>'c') LIKE 'x1%' ORDER BY id
+SELECT 1 + (j->'a'->>0)::int AS x FROM kinds WHERE id = 1
+SELECT id FROM kinds WHERE id = 1 OR j->>'zz' = 'y' AND id = 2 ORDER BY id
+SELECT id FROM kinds WHERE id > 0 AND ('{"a": "x"}'::jsonb) ->> 'a' = 'x' ORDER BY id
+SELECT id FROM kinds WHERE id > 0 AND lower(j->>'zz') = 'x' OR (jb) ->> 'b' = 'q' ORDER BY id
+SELECT id FROM kinds WHERE j->>'a' LIKE '[1%' AND id BETWEEN 0 AND 3
+SELECT id FROM kinds WHERE j->'a'->>0 IN ('1', '2') AND j->'a'->>1 BETWEEN '1' AND '3'
+SELECT id FROM kinds WHERE -(j->'a'->>0)::int = -1 AND id < 2
+SELECT k.id FROM kinds k JOIN kinds l ON l.id = k.id AND k.j->'a'->>0 = l.j->'a'->>0 ORDER BY 1

@@ -19,8 +19,10 @@ def _sums(tokens: list[Token]) -> list[Token]:
     which are DuckDB's own."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
+        if out[at].word != "sum" or word_at(out, preceding(out, at)) == ".":
+            continue
         opens = following(out, at)
-        if out[at].word != "sum" or word_at(out, opens) != "(" or word_at(out, preceding(out, at)) == ".":
+        if word_at(out, opens) != "(":
             continue
         closes = closing(out, opens)
         follows = following(out, closes)
@@ -43,9 +45,9 @@ def _rounds(tokens: list[Token]) -> list[Token]:
     """`round(x, 2)` is a numeric with two decimals, whatever x is."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
-        opens = following(out, at)
-        if out[at].word != "round" or word_at(out, opens) != "(":
+        if out[at].word != "round" or word_at(out, following(out, at)) != "(":
             continue
+        opens = following(out, at)
         given = arguments(out, opens)
         digits = joined(out[slice(*given[1])]) if len(given) == 2 else ""
         if digits.isdecimal() and int(digits) <= _MOST_DECIMALS:
@@ -58,9 +60,11 @@ def _filtered(tokens: list[Token]) -> list[Token]:
     """`sum(a / b) FILTER (WHERE b <> 0)`: DuckDB divides first, and chooses then."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
+        if out[at].word != "filter" or word_at(out, preceding(out, at)) != ")":
+            continue
         opens = following(out, at)
         where = following(out, opens)
-        if out[at].word != "filter" or word_at(out, preceding(out, at)) != ")" or word_at(out, where) != "where":
+        if word_at(out, where) != "where":
             continue
         given = arguments(out, opening(out, preceding(out, at)))
         first, last = given[0] if given else (at, at)

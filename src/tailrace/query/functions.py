@@ -176,6 +176,7 @@ _MACROS: Final = (
     "pg_database_size(a) AS NULL::BIGINT",
     "pg_size_pretty(a) AS format_bytes(a)",
     "pg_function_is_visible(a) AS true",
+    "pg_statistics_obj_is_visible(a) AS true",
     "pg_collation_is_visible(a) AS true",
     "pg_opclass_is_visible(a) AS true",
     "pg_operator_is_visible(a) AS true",

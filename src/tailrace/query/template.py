@@ -139,9 +139,9 @@ def templates(tokens: list[Token]) -> list[Token]:
     known before anything runs."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
-        opens = following(tokens, at)
-        if tokens[at].word not in _WITH_TEMPLATE or word_at(tokens, opens) != "(":
+        if tokens[at].word not in _WITH_TEMPLATE or word_at(tokens, following(tokens, at)) != "(":
             continue
+        opens = following(tokens, at)
         given = arguments(out, opens)
         if tokens[at].word == "to_timestamp" and len(given) == 1:
             continue

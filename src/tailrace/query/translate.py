@@ -17,7 +17,7 @@ from tailrace.query.casting import Oid, array_literal, casts
 from tailrace.query.lexer import Kind, Token, joined
 from tailrace.query.shape import literal
 from tailrace.query.template import templates
-from tailrace.query.walking import closing, following, preceding, raw, string_at, word_at
+from tailrace.query.walking import cast_operand, closing, following, preceding, raw, string_at, word_at
 
 # With any number of arguments, or with FILTER: no macro has them.
 _RENAMED: Final = {
@@ -53,7 +53,8 @@ def translate(tokens: Sequence[Token], context: Context) -> str:
     # First, while parameters are told from numbers: a result's types must not hang on their values.
     found = arithmetic(list(tokens))
     for rule in (
-        _parameters, _numbers, _literals, _system_names, _operators_and_collations, _constants, _paths, _any, _vectors,
+        _parameters, _numbers, _literals, _system_names, _operators_and_collations, _constants, _paths, _arrows, _any,
+        _vectors,
     ):  # fmt: skip
         found = rule(found, context)
     return joined(_set_functions(templates(casts(found, context.oid))))
@@ -185,17 +186,54 @@ def _set_config(tokens: Sequence[Token], opens: int, out: list[Token], context: 
 
 def _paths(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
     """`x #>> '{a,0}'` as `x -> 'a' ->> 0`."""
-    out = list(tokens)
-    for at, token in enumerate(tokens):
+    out: list[Token] = []
+    at = 0
+    while at < len(tokens):
         path = following(tokens, at)
-        text = string_at(tokens, path) if token.word in ("#>", "#>>") else None
+        text = string_at(tokens, path) if tokens[at].word in ("#>", "#>>") else None
         if text is None or not text.startswith("{"):
+            out.append(tokens[at])
+            at += 1
             continue
         parts = [p if p.lstrip("-").isdecimal() else literal(p) for p in text.strip("{}").split(",")]
-        arrows = ["->"] * (len(parts) - 1) + ["->" if token.word == "#>" else "->>"]
-        out[at] = raw(" ".join(f"{arrow} {part}" for arrow, part in zip(arrows, parts, strict=True)))
-        out[path] = raw("")
+        arrows = ["->"] * (len(parts) - 1) + ["->" if tokens[at].word == "#>" else "->>"]
+        for arrow, part in zip(arrows, parts, strict=True):
+            out += [Token(Kind.OPERATOR, arrow), Token(Kind.SPACE, " "), raw(part), Token(Kind.SPACE, " ")]
+        at = path + 1
     return out
+
+
+def _arrows(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`a AND x -> 'b' ->> 'c' = 'd'` with brackets: to DuckDB an arrow binds less than anything else. One to a name is
+    a lambda's."""
+    out = list(tokens)
+    at = 0
+    while at < len(out):
+        if out[at].word not in ("->", "->>") or (end := _key_end(out, at)) is None:
+            at += 1
+            continue
+        begin = cast_operand(out, preceding(out, at))
+        while word_at(out, following(out, end)) in ("->", "->>"):
+            further = _key_end(out, following(out, end))
+            if further is None:
+                break
+            end = further
+        out.insert(end + 1, Token(Kind.MARK, ")"))
+        out.insert(begin, Token(Kind.MARK, "("))
+        at = end + 3
+    return out
+
+
+def _key_end(tokens: Sequence[Token], arrow: int) -> int | None:
+    """Where the key after an arrow ends, cast or not."""
+    at = following(tokens, arrow)
+    if word_at(tokens, at) == "(":
+        at = closing(tokens, at)
+    elif at >= len(tokens) or tokens[at].kind not in (Kind.STRING, Kind.NUMBER, Kind.PARAMETER):
+        return None
+    if word_at(tokens, following(tokens, at)) == "::":
+        at = following(tokens, following(tokens, at))
+    return at
 
 
 def _numbers(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001

@@ -8,8 +8,9 @@ from typing import Final
 from tailrace.query.lexer import Kind, Token
 
 _NO_FUNCTION: Final = frozenset(
-    ("and", "or", "not", "in", "on", "where", "select", "then", "else", "when", "as", "by", "any")
-)
+    ("and", "or", "not", "in", "on", "where", "select", "then", "else", "when", "as", "by", "any", "having", "between",
+     "like", "ilike", "case", "distinct", "all", "some", "filter", "values", "limit", "offset", "is", "using")
+)  # fmt: skip
 
 
 def raw(text: str) -> Token:
