@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,6 +43,13 @@ _FILES_STAY_S: Final = 10.0
 _VERSION_TEXT: Final = f"PostgreSQL {VERSION} (Tailrace, DuckDB)"
 
 
+@dataclass(frozen=True)
+class Prepared:
+    statement: Sequence[Token]
+    """Empty for an empty query."""
+    types: tuple[int, ...]
+
+
 class Session:
     def __init__(self, engine: Engine, lake: Lake, user: str, database: str, most_seconds: float, process: int) -> None:
         self.settings = SessionSettings(user, most_seconds)
@@ -62,6 +69,8 @@ class Session:
         self._reason: str | None = None
         self._deadline: float | None = None
         self.cursors: dict[str, Rows] = {}
+        self._held_cursors: set[str] = set()
+        self.prepared: dict[str, Prepared] = {}
 
     def close(self) -> None:
         self.end_transaction()
@@ -85,15 +94,13 @@ class Session:
             case command.Explain():
                 return self._explain(found, parameter)
             case command.Declare():
-                self.cursors[found.name] = self.select(found.query, parameter)
-                return Word("DECLARE CURSOR")
+                return self._declare(found, parameter)
             case command.Fetch():
                 return self._fetch(found)
             case command.Deallocate():
                 return self._deallocate(found)
             case command.Discard():
-                self.settings.change("all", None)
-                return Word("DISCARD ALL")
+                return self._discard(found)
             case command.Copy():
                 raise Failure("0A000", "COPY stands for itself")
             case command.Done():
@@ -265,6 +272,11 @@ class Session:
         return self._lake.moment(AsOf(lsn=Lsn(moment.cursor - 1))) or moment
 
     def _transaction(self, found: command.Transaction) -> Word:
+        if found.word == "restore":
+            if self.status == b"I":
+                raise Failure("25P01", "ROLLBACK TO SAVEPOINT can only be used in transaction blocks")
+            self.status = b"T"
+            return Word(found.tag)
         if found.word == "begin":
             if self.status != b"I":
                 return Word(found.tag, [wire.warning("25001", "there is already a transaction in progress")])
@@ -272,17 +284,16 @@ class Session:
             return Word(found.tag)
         notices = [] if self.status != b"I" else [wire.warning("25P01", "there is no transaction in progress")]
         tag = "ROLLBACK" if self.status == b"E" else found.tag
-        self.end_transaction()
+        self.end_transaction(kept=self._held_cursors if tag == "COMMIT" else ())
         return Word(tag, notices)
 
-    def end_transaction(self) -> None:
+    def end_transaction(self, kept: Collection[str] = ()) -> None:
         self.status = b"I"
         self._moment = None
         self._held.close()
         self.settings.end_transaction()
-        for rows in self.cursors.values():
-            rows.close()
-        self.cursors.clear()
+        for name in [name for name in self.cursors if name not in kept]:
+            self.cursors.pop(name).close()
 
     def failed(self) -> None:
         if self.status == b"T":
@@ -328,13 +339,36 @@ class Session:
             return Word(f"MOVE {sum(batch.num_rows for batch in rows.take(found.count or 0))}")
         return replace(rows, batches=rows.take(found.count or 0), rest=None, close=lambda: None, tag="FETCH")
 
+    def _declare(self, found: command.Declare, parameter: Parameter | None) -> Word:
+        if found.name in self.cursors:
+            raise Failure("42P03", f'cursor "{found.name}" already exists')
+        self.cursors[found.name] = self.select(found.query, parameter)
+        self._held_cursors.discard(found.name)
+        if found.is_held:
+            self._held_cursors.add(found.name)
+        return Word("DECLARE CURSOR")
+
     def _deallocate(self, found: command.Deallocate) -> Word:
+        known: dict[str, Any] = self.cursors if found.is_cursor else self.prepared
+        if found.name is not None and found.name not in known:
+            what, sqlstate = ("cursor", "34000") if found.is_cursor else ("prepared statement", "26000")
+            raise Failure(sqlstate, f'{what} "{found.name}" does not exist')
+        for name in [found.name] if found.name is not None else list(known):
+            gone = known.pop(name)
+            if found.is_cursor:
+                gone.close()
         if found.is_cursor:
-            for name in [found.name] if found.name is not None else list(self.cursors):
-                if (rows := self.cursors.pop(name, None)) is not None:
-                    rows.close()
-            return Word("CLOSE CURSOR")
+            return Word("CLOSE CURSOR" if found.name is not None else "CLOSE CURSOR ALL")
         return Word("DEALLOCATE ALL" if found.name is None else "DEALLOCATE")
+
+    def _discard(self, found: command.Discard) -> Word:
+        if found.what == "all" and self.status != b"I":
+            raise Failure("25001", "DISCARD ALL cannot run inside a transaction block")
+        if found.what == "all":
+            self.settings.change("all", None)
+            self.prepared.clear()
+            self.end_transaction()
+        return Word(f"DISCARD {found.what.upper()}")
 
     # Cancelling, from other threads
 
