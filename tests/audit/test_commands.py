@@ -17,10 +17,14 @@ from tests.capturing import configured
 from tests.contract.audited import Audited
 from tests.contract.delivering import Delivering
 from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.replicas import sink_to
 
-from tailrace import settings
+from tailrace import settings, sinks
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
+from tailrace.errors import GapError
+from tailrace.sinks import Common, Configured
+from tailrace.sinks.stepper import Stepper
 from tailrace.source.capture import Capture
 from tailrace.store import Store
 
@@ -383,7 +387,41 @@ def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) 
     config = write_config(tmp_path / "tailrace.toml", database, destination, store.url)
     result = CliRunner().invoke(main, ["--config", str(config), "audit", "verify"])
     assert result.exit_code == 0, result.output
-    assert "were lost with the slot" in result.output
+    assert "was lost: neither the log nor the table has it" in result.output
+
+
+def test_a_log_that_begins_later(database: Database, destination: Database, tmp_path: Path) -> None:
+    """The old one is gone, with what was not delivered yet: the trail notes it, and a sink that keeps tables stops."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    old, new = (settings.Store((tmp_path / name).as_uri()) for name in ("old", "new"))
+
+    def insert(number: int, store: settings.Store) -> None:
+        database.execute(f"INSERT INTO t VALUES ({number})")
+        Capture(configured(database), Store.open(store.url), until="current").run()
+
+    def steppers(store: settings.Store) -> list[Stepper]:
+        common = Common(type="postgres", name="replica", start="earliest", route="copy.{table}")
+        audit = {**Audited(destination).settings(), "name": "audit"}
+        audited = sinks.configured(settings.Settings(store=store, sinks=(audit,)), {})
+        return [Stepper(each, store) for each in (*audited, Configured(common, sink_to(destination)))]
+
+    insert(0, old)
+    insert(1, old)
+    for stepper in steppers(old):
+        stepper.open()
+        stepper.deliver(stepper.ahead().end)
+        stepper.close()
+    insert(2, old)
+    insert(3, new)
+    audited, replica = steppers(new)
+    audited.open()
+    audited.deliver(audited.ahead().end)
+    audited.close()
+    assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("3",)]
+    assert destination.rows("SELECT sink FROM tailrace.gaps") == [("audit",)]
+    with pytest.raises(GapError, match="the log begins at"):
+        replica.open()
+    replica.close()
 
 
 def test_without_a_trail(tmp_path: Path) -> None:

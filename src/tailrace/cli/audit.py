@@ -98,7 +98,7 @@ def verify(invocation: Invocation, sink: str | None) -> None:
     if tally.strangers:
         click.echo(f"{tally.strangers:,} rows from before Tailrace: the log knows nothing of them")
     for start, end in tally.gaps:
-        click.echo(f"changes between {start} and {end} were lost with the slot: neither the log nor the table has them")
+        click.echo(f"what happened between {start} and {end} was lost: neither the log nor the table has it")
     if tally.others:
         click.echo(f"{tally.others:,} rows of other databases: this log knows nothing of them")
     if tally.unproved:
