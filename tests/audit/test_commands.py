@@ -23,6 +23,7 @@ from tailrace import settings, sinks
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import GapError
+from tailrace.log.retention import Limits, retain
 from tailrace.sinks import Common, Configured
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.capture import Capture
@@ -217,11 +218,17 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
 def _random_work(rng: random.Random) -> Iterator[list[str]]:
     """Every statement changes a row, to what depends on nothing: who comes later has changed what another left."""
     there: set[int] = set()
+    left: set[int] = set()
     for number in range(40):
         found = []
         for _ in range(rng.randint(1, 4)):
             key = rng.randint(1, 60)
-            if key not in there:
+            if key in left or rng.random() < 0.1:
+                found.append(f"INSERT INTO bare VALUES ({number % 3}, 'twin')")
+            elif key in there and rng.random() < 0.1:
+                left.add(key)
+                found.append(f"UPDATE orders SET id = {key + 1000}, amount = 'NaN' WHERE id = {key}")
+            elif key not in there:
                 there.add(key)
                 found.append(
                     f"INSERT INTO orders (id, status, amount, tags) VALUES ({key}, 's{number}', {number}.5, '{{t}}')"
@@ -358,6 +365,19 @@ def test_erased_under_all_its_keys(shell: Shell) -> None:
         "nothing is to be found out"
     )
     shell.run("audit", "verify")
+
+
+def test_proved_where_the_log_was_trimmed(shell: Shell) -> None:
+    trail = shell.audited.trail.database
+    for number in range(6):
+        shell.audited.execute(f"INSERT INTO orders (id, status) VALUES ({number}, 'a')")
+        shell.audited.follow()
+    removed = retain(shell.audited.log.store, Limits(max_bytes=12_000), force=True).remove
+    assert removed
+    said = shell.run("audit", "verify")
+    assert "rows from before what is still in the log" in said
+    trail.execute("UPDATE changes SET after = '{}' WHERE primary_key = '5'")
+    assert "orders 5: after differ" in shell.run("audit", "verify", code=1)
 
 
 def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:

@@ -99,13 +99,9 @@ class Stepper:
 
     def _check_beginning(self) -> None:
         """That the log goes back to where the sink stands: what was in another one, before it, is not in this."""
-        begins_at, cursor = origin.begins_at(self._store), self._cursor()
+        begins_at, cursor = plan.beginning(self._reader), self._cursor()
         if not 0 < cursor < begins_at:
             return
-        first = self._reader.first()
-        header = first.metadata() if first is not None else None
-        if header is not None and header.end_lsn < begins_at:
-            return  # it was begun again, after a gap
         if not isinstance(self.sink, NotesGaps):
             raise GapError(
                 f"sink {self.common.name} stands at {cursor}, and the log begins at {begins_at}: "
