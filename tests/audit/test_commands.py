@@ -17,14 +17,19 @@ from tests.capturing import configured
 from tests.contract.audited import Audited
 from tests.contract.delivering import Delivering
 from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.replicas import sink_to
 
-from tailrace import settings
+from tailrace import settings, sinks
 from tailrace.audit import trail, verify
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
-from tailrace.log.plan import Limits
+from tailrace.errors import GapError
+from tailrace.log import plan
+from tailrace.log.retention import Limits, retain
+from tailrace.sinks import Common, Configured
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.table import ChangesTable
+from tailrace.sinks.stepper import Stepper
 from tailrace.source.capture import Capture
 from tailrace.store import Store
 
@@ -217,11 +222,17 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
 def _random_work(rng: random.Random) -> Iterator[list[str]]:
     """Every statement changes a row, to what depends on nothing: who comes later has changed what another left."""
     there: set[int] = set()
+    left: set[int] = set()
     for number in range(40):
         found = []
         for _ in range(rng.randint(1, 4)):
             key = rng.randint(1, 60)
-            if key not in there:
+            if key in left or rng.random() < 0.1:
+                found.append(f"INSERT INTO bare VALUES ({number % 3}, 'twin')")
+            elif key in there and rng.random() < 0.1:
+                left.add(key)
+                found.append(f"UPDATE orders SET id = {key + 1000}, amount = 'NaN' WHERE id = {key}")
+            elif key not in there:
                 there.add(key)
                 found.append(
                     f"INSERT INTO orders (id, status, amount, tags) VALUES ({key}, 's{number}', {number}.5, '{{t}}')"
@@ -266,7 +277,7 @@ def test_proved(shell: Shell) -> None:
 
 
 def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "_AT_ONCE", Limits(1, 1 << 20))
+    monkeypatch.setattr(verify, "_AT_ONCE", plan.Limits(1, 1 << 20))
     for number in range(4):
         shell.audited.execute(f"INSERT INTO orders (id) VALUES ({number})")
         shell.audited.follow()
@@ -387,6 +398,19 @@ def test_erased_under_all_its_keys(shell: Shell) -> None:
     shell.run("audit", "verify")
 
 
+def test_proved_where_the_log_was_trimmed(shell: Shell) -> None:
+    trail = shell.audited.trail.database
+    for number in range(6):
+        shell.audited.execute(f"INSERT INTO orders (id, status) VALUES ({number}, 'a')")
+        shell.audited.follow()
+    removed = retain(shell.audited.log.store, Limits(max_bytes=12_000), force=True).remove
+    assert removed
+    said = shell.run("audit", "verify")
+    assert "rows from before what is still in the log" in said
+    trail.execute("UPDATE changes SET after = '{}' WHERE primary_key = '5'")
+    assert "orders 5: after differ" in shell.run("audit", "verify", code=1)
+
+
 def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:
     """Somebody dropped the slot, and accepted it: the trail has what is before and after, and says what it lacks."""
     store = settings.Store((tmp_path / "store").as_uri())
@@ -414,7 +438,41 @@ def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) 
     config = write_config(tmp_path / "tailrace.toml", database, destination, store.url)
     result = CliRunner().invoke(main, ["--config", str(config), "audit", "verify"])
     assert result.exit_code == 0, result.output
-    assert "were lost with the slot" in result.output
+    assert "was lost: neither the log nor the table has it" in result.output
+
+
+def test_a_log_that_begins_later(database: Database, destination: Database, tmp_path: Path) -> None:
+    """The old one is gone, with what was not delivered yet: the trail notes it, and a sink that keeps tables stops."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    old, new = (settings.Store((tmp_path / name).as_uri()) for name in ("old", "new"))
+
+    def insert(number: int, store: settings.Store) -> None:
+        database.execute(f"INSERT INTO t VALUES ({number})")
+        Capture(configured(database), Store.open(store.url), until="current").run()
+
+    def steppers(store: settings.Store) -> list[Stepper]:
+        common = Common(type="postgres", name="replica", start="earliest", route="copy.{table}")
+        audit = {**Audited(destination).settings(), "name": "audit"}
+        audited = sinks.configured(settings.Settings(store=store, sinks=(audit,)), {})
+        return [Stepper(each, store) for each in (*audited, Configured(common, sink_to(destination)))]
+
+    insert(0, old)
+    insert(1, old)
+    for stepper in steppers(old):
+        stepper.open()
+        stepper.deliver(stepper.ahead().end)
+        stepper.close()
+    insert(2, old)
+    insert(3, new)
+    audited, replica = steppers(new)
+    audited.open()
+    audited.deliver(audited.ahead().end)
+    audited.close()
+    assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("3",)]
+    assert destination.rows("SELECT sink FROM tailrace.gaps") == [("audit",)]
+    with pytest.raises(GapError, match="the log begins at"):
+        replica.open()
+    replica.close()
 
 
 def test_without_a_trail(tmp_path: Path) -> None:

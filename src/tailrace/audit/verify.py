@@ -17,7 +17,7 @@ from tailrace import settings
 from tailrace.audit.trail import Trail
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, GapError
-from tailrace.log import decoding, origin, plan
+from tailrace.log import decoding, plan
 from tailrace.log.decoding import Admission
 from tailrace.log.plan import Limits
 from tailrace.log.reader import LogReader
@@ -121,6 +121,8 @@ class Tally:
     changes: int = 0
     reached: Lsn = Lsn(0)  # noqa: RUF009 (an immutable value)
     erased: int = 0
+    older: int = 0
+    """Rows from before what the log still has."""
     strangers: int = 0
     """Rows that Tailrace did not write: from before it."""
     others: int = 0
@@ -159,8 +161,9 @@ class _Proof:
         start = self._register.beginning()
         if state.cursor is None or start is None:
             raise ConfigError(f"sink {self._trail.sink} has delivered nothing yet", "`tailrace deliver` does")
-        begins_at = max(start, origin.begins_at(self._reader.store))
+        begins_at = max(start, plan.beginning(self._reader))
         tally = Tally(
+            older=self._count("database = %s AND commit_position >= %s AND commit_position < %s", start, begins_at),
             strangers=self._count("commit_position IS NULL AND (database <> %s OR position < %s)", begins_at),
             others=self._count("commit_position IS NOT NULL AND database <> %s"),
         )
@@ -169,16 +172,18 @@ class _Proof:
                 sql.SQL("CREATE TEMPORARY TABLE {} ({})").format(table, declarations(self._types, fields))
             )
         # The trail goes on after a gap, as the log does.
-        offset = plan.begin(self._reader, start, across_gaps=True)
+        offset = plan.begin(self._reader, begins_at, across_gaps=True)
         while offset.lsn < state.cursor:
             batch = plan.following(self._reader, offset, _AT_ONCE, across_gaps=True)
             if batch.end.lsn <= offset.lsn:
                 raise GapError(f"the log ends at {offset.lsn}, the trail at {state.cursor}", "is it the right store?")
             end = min(batch.end.lsn, state.cursor)
             tally.changes += self._write(
-                decoding.chunks(self._reader, batch.slices, Admission(max(start, offset.lsn), end=end), as_text=True)
+                decoding.chunks(
+                    self._reader, batch.slices, Admission(max(begins_at, offset.lsn), end=end), as_text=True
+                )
             )
-            found, unproved = self._compare(max(start, offset.lsn), end)
+            found, unproved = self._compare(max(begins_at, offset.lsn), end)
             tally.differences += found
             tally.unproved += unproved
             tally.reached, offset = end, batch.end

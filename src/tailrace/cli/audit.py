@@ -95,10 +95,12 @@ def verify(invocation: Invocation, sink: str | None) -> None:
         click.echo(f"… and {len(tally.differences) - _SHOWN:,} more")
     if tally.erased:
         click.echo(f"{tally.erased:,} rows whose values were erased: the rest of them was compared")
+    if tally.older:
+        click.echo(f"{tally.older:,} rows from before what is still in the log: they were not compared")
     if tally.strangers:
         click.echo(f"{tally.strangers:,} rows from before Tailrace: the log knows nothing of them")
     for start, end in tally.gaps:
-        click.echo(f"changes between {start} and {end} were lost with the slot: neither the log nor the table has them")
+        click.echo(f"what happened between {start} and {end} was lost: neither the log nor the table has it")
     if tally.others:
         click.echo(f"{tally.others:,} rows of other databases: this log knows nothing of them")
     if tally.unproved:

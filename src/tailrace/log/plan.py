@@ -16,6 +16,7 @@ import numpy as np
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, CorruptError, GapError
+from tailrace.log import origin
 from tailrace.log.reader import LogReader, gap_error
 from tailrace.log.rendering import moment
 from tailrace.log.segment import Header
@@ -105,6 +106,16 @@ def begin(reader: LogReader, where: Lsn | None, *, across_gaps: bool = False) ->
     if header is not None and where is not None and header.end_lsn <= where and header.ends_at_commit:
         return Offset(first, where)  # the log's end: nothing of that segment is still to come
     return Offset(first - 1, where or Lsn(0))
+
+
+def beginning(reader: LogReader) -> Lsn:
+    """What commits before this is not in the log: it was never captured into it, or retention removed it."""
+    if trim := Trim.load(reader.store):
+        return Lsn(trim.end.commit_lsn + (trim.end.ordinal > 0))
+    begins_at, first = origin.begins_at(reader.store), reader.first()
+    header = first.metadata() if first is not None else None
+    # Where it was begun again, after a gap, it is older.
+    return Lsn(0) if header is not None and header.end_lsn < begins_at else begins_at
 
 
 def latest(reader: LogReader) -> Offset:

@@ -13,7 +13,7 @@ from typing import Final
 
 from tailrace import settings
 from tailrace.change import Lsn
-from tailrace.errors import PoisonError, SnapshotError
+from tailrace.errors import GapError, PoisonError, SnapshotError
 from tailrace.log import origin, plan
 from tailrace.log.decoding import Admission
 from tailrace.log.plan import Batch, Offset
@@ -22,7 +22,7 @@ from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
-from tailrace.sinks.base import Helped, Load, NotesGaps, Parallel, State, Step
+from tailrace.sinks.base import REWIND, Helped, Load, NotesGaps, Parallel, State, Step
 from tailrace.sinks.cursor import mirror, mirrored
 from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process, reader
 from tailrace.sinks.shaping import Shaping
@@ -94,7 +94,31 @@ class Stepper:
             self._redo(pending)
         if self.state.cursor is None:
             self._first_state()
+        self._check_beginning()
         self._mirror(at_once=True)
+
+    def _check_beginning(self) -> None:
+        """That the log goes back to where the sink stands: what was in another one, before it, is not in this."""
+        begins_at, cursor = plan.beginning(self._reader), self._cursor()
+        if not 0 < cursor < begins_at:
+            return
+        if not isinstance(self.sink, NotesGaps):
+            raise GapError(
+                f"sink {self.common.name} stands at {cursor}, and the log begins at {begins_at}: "
+                "what happened between them is in neither",
+                "is it the right store? " + REWIND.format(self.common.name),
+            )
+        self._pass_gap(cursor, begins_at)
+
+    def _pass_gap(self, lost_from: Lsn, end: Lsn) -> None:
+        assert isinstance(self.sink, NotesGaps)
+        after = replace(self.state, cursor=end)
+        _log.warning(
+            "sink %s: what happened between %s and %s is lost: the log does not have it",
+            *(self.common.name, lost_from, end),
+        )
+        self.sink.note_gap(self.state, after, lost_from)
+        self.state, self._offset = after, None
 
     def _know_source(self) -> None:
         """Opened before there was a log, a sink learns only now whose it is."""
@@ -165,13 +189,7 @@ class Stepper:
         """Up to a gap, if there is one; then past it, if the sink can go on from there."""
         if isinstance(self.sink, NotesGaps) and self.state.cursor is not None:
             while (gap := plan.gap_at(self._reader, self.offset())) is not None and gap.gap_from is not None:
-                after = replace(self.state, cursor=gap.end_lsn)
-                _log.warning(
-                    "sink %s: changes between %s and %s are lost: the log does not have them",
-                    *(self.common.name, gap.gap_from, gap.end_lsn),
-                )
-                self.sink.note_gap(self.state, after, gap.gap_from)
-                self.state, self._offset = after, None
+                self._pass_gap(gap.gap_from, gap.end_lsn)
         return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
 
     def log_end(self) -> Offset:

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS {gaps} (
     noted_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (sink, lost_until)
 );
-COMMENT ON TABLE {gaps} IS 'Tailrace: between which LSNs an audit trail lacks changes, as the slot was dropped or lost';
+COMMENT ON TABLE {gaps} IS 'Tailrace: between which LSNs an audit trail may lack changes, as slot or log were lost';
 COMMENT ON TABLE {erasures} IS 'Tailrace: rows whose values were erased from an audit trail, and which of them';
 """
 
