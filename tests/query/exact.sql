@@ -297,3 +297,6 @@ SELECT id FROM kinds WHERE id + 0 = 1 AND 'x' || (j->'a'->>0) = 'x1' ORDER BY id
 SELECT id, CASE WHEN j->'a'->>0 = '1' THEN 'one' END AS x FROM kinds ORDER BY id
 SELECT j->'a'->>0 = '1' AND true AS x, true AND j->'a'->>0 = '1' AS y, 1 = 1 AND (j) ->> 'a' = 'x' AS z FROM kinds WHERE id = 1
 SELECT max((j->'a'->>0)::int) AS m, count(*) FILTER (WHERE j->'a'->>0 = '1') AS n FROM kinds
+SELECT at, t.at AT TIME ZONE 'UTC' AS x, at AT TIME ZONE 'UTC' AS y FROM (SELECT placed_at AS at FROM orders WHERE id = 1) t WHERE at > '2020-01-01' AND t.at IS NOT NULL ORDER BY at DESC
+SELECT show, describe + 1 AS d FROM (SELECT 1 AS show, 2 AS describe) t GROUP BY show, describe HAVING show = 1
+SELECT max(at) AS m, count(qualify) FROM (SELECT placed_at AS at, id AS qualify FROM orders) t WHERE qualify BETWEEN 3 AND 9

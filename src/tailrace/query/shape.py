@@ -66,18 +66,20 @@ def select(table: Table, relation: Relation, metadata: Metadata, unpruned: Colle
     """The SELECT of a table's view."""
     stored = _columns(table, metadata)
     special = _special(relation, stored)
+    kept = metadata.added(table.snapshot).union(unpruned)
     declared = {column.name: column for column in relation.columns}
     if table.kind == "mirror":
         names = [name for name in declared if name in stored]
     else:
         names = [name for name in stored if name != special]
-    columns = [_column(name, stored[name], declared.get(name), special, unpruned) for name in names]
+    columns = [_column(name, stored[name], declared.get(name), special, kept) for name in names]
     return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
 
 def select_stored(table: Table, metadata: Metadata, unpruned: Collection[str] = ()) -> str:
     stored = _columns(table, metadata)
-    columns = [_column(name, type_, None, None, unpruned) for name, type_ in stored.items()]
+    kept = metadata.added(table.snapshot).union(unpruned)
+    columns = [_column(name, type_, None, None, kept) for name, type_ in stored.items()]
     return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
 
@@ -111,7 +113,8 @@ def _special(relation: Relation, stored: Mapping[str, Any]) -> str | None:
 def _column(name: str, stored: Any, column: Column | None, special: str | None, unpruned: Collection[str]) -> str:
     own = quoted(name)
     shown = own if column is None else _shown(own, name, stored, column, special)
-    # A file's greatest number is told without NaN, which is greater.
+    # A file's greatest number is told without NaN, which is greater. Of columns that it lacks a file tells nothing, and
+    # DuckDB takes that for nothing to be found, also where they have a default.
     if shown == own and (name.lower() in unpruned or stored in ("float", "double")):
         shown = _unpruned(own)
     return shown if shown == own else f"{shown} AS {own}"
