@@ -247,3 +247,56 @@ SELECT id FROM kinds WHERE j->>'a' LIKE '[1%' AND id BETWEEN 0 AND 3
 SELECT id FROM kinds WHERE j->'a'->>0 IN ('1', '2') AND j->'a'->>1 BETWEEN '1' AND '3'
 SELECT id FROM kinds WHERE -(j->'a'->>0)::int = -1 AND id < 2
 SELECT k.id FROM kinds k JOIN kinds l ON l.id = k.id AND k.j->'a'->>0 = l.j->'a'->>0 ORDER BY 1
+SELECT count(*) FROM orders WHERE extract(dow from placed_at) = 0
+SELECT count(*) FROM orders WHERE coalesce(note, 'none') = 'none'
+SELECT count(*) FROM orders WHERE CASE WHEN quantity > 5 THEN 'big' ELSE 'small' END = 'big'
+SELECT count(*) FROM orders WHERE concat(note, 'x') = 'x'
+SELECT count(*) FROM orders WHERE md5(id::text) < '8'
+SELECT count(*) FROM orders WHERE (quantity = 3) = true
+SELECT count(*) FROM kinds WHERE length(j->>'a') > 0
+SELECT count(*) FROM kinds WHERE lower(j->'a'->>0) = '1'
+SELECT count(*) FROM (SELECT coalesce(note, 'none') AS n FROM orders) t WHERE n = 'none'
+SELECT count(*) FROM (SELECT *, extract(dow FROM placed_at) AS dow FROM orders) t WHERE dow = 0
+WITH d AS (SELECT id, extract(dow FROM placed_at) AS dow FROM orders) SELECT count(*) FROM d WHERE dow = 0 AND id > 5
+WITH d AS (SELECT extract(dow FROM placed_at) AS a FROM orders), e AS (SELECT a AS b FROM d) SELECT count(*) FROM e WHERE b = 0
+WITH d(x) AS (SELECT extract(dow FROM placed_at) FROM orders) SELECT count(*) FROM d WHERE x = 0
+SELECT count(*) FROM (SELECT extract(dow FROM placed_at) FROM orders) AS t(x) WHERE x = 0
+SELECT count(*) FROM (SELECT 1 AS x UNION ALL SELECT extract(dow FROM placed_at) FROM orders) t WHERE x = 0
+SELECT coalesce(note, 'none') AS n, count(*) FROM orders GROUP BY coalesce(note, 'none') HAVING coalesce(note, 'none') = 'none'
+SELECT count(*) FROM orders o JOIN customers c ON c.id = o.customer AND extract(dow FROM o.placed_at) = 0
+SELECT count(*) FROM orders o JOIN (SELECT 0 AS d) x ON extract(dow FROM o.placed_at) = x.d
+SELECT count(*) FROM orders o, (VALUES (0), (1)) v(d) WHERE extract(dow FROM o.placed_at) = v.d AND v.d = 0
+SELECT count(*) FROM orders WHERE coalesce(note, 'none') IN ('none')
+SELECT count(*) FROM orders WHERE extract(dow FROM placed_at) BETWEEN 0 AND 0
+SELECT count(*) FROM orders WHERE NOT extract(dow FROM placed_at) > 0
+SELECT count(*) FROM orders WHERE 0 = extract(dow FROM placed_at)
+SELECT count(*) FROM orders WHERE extract(dow FROM placed_at) = (SELECT 0)
+SELECT count(*) FROM orders WHERE coalesce(note, 'none') = ANY(ARRAY['none'])
+SELECT count(*) FROM orders WHERE (coalesce(note, 'none'), 1) = ('none', 1)
+SELECT count(*) FROM orders WHERE EXISTS (SELECT 1 FROM customers c WHERE c.id = customer AND coalesce(c.email, 'x') = 'x')
+SELECT count(*) FROM orders WHERE customer IN (SELECT id FROM customers WHERE coalesce(email, 'x') = 'x')
+SELECT count(*) FROM (SELECT * FROM orders WHERE coalesce(note, 'none') = 'none' LIMIT 1000) t
+SELECT count(*) FROM customers WHERE CASE region WHEN 'EU' THEN 1 ELSE 2 END = 1
+SELECT count(*) FROM customers WHERE (CASE WHEN email IS NULL THEN 'none' ELSE email END) = 'none'
+SELECT count(*) FROM customers WHERE is_active = false AND (is_active IS NULL) = false
+SELECT count(*) FROM customers WHERE greatest(score, 5) = 5 AND least(id, 3) = 3
+SELECT count(*) FROM customers WHERE id BETWEEN 3 AND 7 AND (id BETWEEN 3 AND 7) = true
+SELECT count(*) FROM orders WHERE md5(note) > 'f' AND date_part('hour', placed_at) = 3
+SELECT count(*) FROM orders WHERE placed_at::time > '23:00' OR placed_at::date = '2025-01-03'
+SELECT count(*) FROM orders WHERE (placed_at AT TIME ZONE 'Europe/Berlin')::date = '2025-01-03'
+SELECT count(*) FROM orders WHERE to_char(placed_at, 'D') = '1'
+SELECT id FROM kinds WHERE f4 = 'NaN' ORDER BY id
+SELECT id FROM kinds WHERE f4 > 1e30 ORDER BY id
+SELECT id FROM kinds WHERE f4 >= 'NaN' ORDER BY id
+SELECT id FROM kinds WHERE f8 < -1e308 ORDER BY id
+SELECT max(f4) FROM kinds
+SELECT id FROM kinds WHERE id > 0 AND j->'a'->>0 = '1' ORDER BY id
+SELECT id FROM kinds WHERE id > 0 AND (j->'a') ->> 0 = '1' ORDER BY id
+SELECT id FROM kinds WHERE NOT j->'a'->>0 = '1' ORDER BY id
+SELECT id FROM kinds WHERE id + 0 = 1 AND 'x' || (j->'a'->>0) = 'x1' ORDER BY id
+SELECT id, CASE WHEN j->'a'->>0 = '1' THEN 'one' END AS x FROM kinds ORDER BY id
+SELECT j->'a'->>0 = '1' AND true AS x, true AND j->'a'->>0 = '1' AS y, 1 = 1 AND (j) ->> 'a' = 'x' AS z FROM kinds WHERE id = 1
+SELECT max((j->'a'->>0)::int) AS m, count(*) FILTER (WHERE j->'a'->>0 = '1') AS n FROM kinds
+SELECT at, t.at AT TIME ZONE 'UTC' AS x, at AT TIME ZONE 'UTC' AS y FROM (SELECT placed_at AS at FROM orders WHERE id = 1) t WHERE at > '2020-01-01' AND t.at IS NOT NULL ORDER BY at DESC
+SELECT show, describe + 1 AS d FROM (SELECT 1 AS show, 2 AS describe) t GROUP BY show, describe HAVING show = 1
+SELECT max(at) AS m, count(qualify) FROM (SELECT placed_at AS at, id AS qualify FROM orders) t WHERE qualify BETWEEN 3 AND 9

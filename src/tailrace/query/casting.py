@@ -118,6 +118,8 @@ def _made(tokens: Sequence[Token], name: int) -> tuple[str, int] | None:
         return "as_text({})" if modifier is None else f"left(as_text({{}}), {modifier})", _after(tokens, at)
     if word in _MOMENTS and modifier is not None and modifier < 6:
         return f"rounded({{}}::{_MOMENTS[word]}, {modifier})", _after(tokens, at)
+    if word == "time":
+        return "as_time({})", _after(tokens, at)
     if word in _MOMENTS:
         return f"({{}}::{_MOMENTS[word]})", _after(tokens, at)
     return None

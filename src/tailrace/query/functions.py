@@ -120,6 +120,7 @@ _MACROS: Final = (
     f" WHEN 'DOUBLE' THEN {_FLOAT} WHEN 'FLOAT' THEN {_FLOAT}"
     f" WHEN 'BLOB' THEN '\\x' || lower(hex(CAST({_TEXT} AS BLOB)))"
     f" WHEN 'INTERVAL' THEN {_INTERVAL} ELSE {_TEXT} END",
+    "as_time(a TIMESTAMPTZ) AS a::TIMESTAMP::TIME, (a VARCHAR) AS a::TIME, (a) AS a::TIME",
     "rounded(a TIMESTAMP, n) AS make_timestamp(round(epoch_us(a), n - 6)::BIGINT),"
     " (a TIMESTAMPTZ, n) AS make_timestamptz(round(epoch_us(a), n - 6)::BIGINT),"
     " (a TIME, n) AS (make_timestamp(round(epoch_us(DATE '1970-01-01' + a), n - 6)::BIGINT))::TIME",

@@ -109,8 +109,7 @@ class Session:
 
     def select(self, statement: Sequence[Token], parameter: Parameter | None = None, binary: bool = False) -> Rows:
         with ExitStack() as stack:
-            standing = stack.enter_context(self._engine.standing_at(self.moment()))
-            sql, path, with_catalogue, columns = self._planned(statement, parameter, standing)
+            standing, sql, path, with_catalogue, columns = self._planned(statement, parameter, stack)
             cursor = standing.cursor(path, with_catalogue)
             stack.callback(self._release, cursor)
             with self._lock:
@@ -144,8 +143,8 @@ class Session:
             type_ = oid.PARAMETERS.get(given[number - 1] if number <= len(given) else 0)
             return "NULL" if type_ is None else f"CAST(NULL AS {type_})"
 
-        with self._engine.standing_at(self.moment()) as standing:
-            sql, path, with_catalogue, columns = self._planned(statement, unknown, standing)
+        with ExitStack() as stack:
+            standing, sql, path, with_catalogue, columns = self._planned(statement, unknown, stack)
             cursor = standing.cursor(path, with_catalogue)
             try:
                 told = self._executed(cursor, f"DESCRIBE {sql}").fetchall()
@@ -160,21 +159,22 @@ class Session:
         """Column → OID, of the tables that a statement names: to guess what its parameters are."""
         if not isinstance(command.parse(statement), command.Select):
             return {}
-        with self._engine.standing_at(self.moment()) as standing:
-            columns = self._planned(statement, lambda _: "NULL", standing)[3]
+        with ExitStack() as stack:
+            columns = self._planned(statement, lambda _: "NULL", stack)[-1]
         return {name: types[0][0] for name, types in columns.items() if len(types) == 1}
 
     def _planned(
-        self, statement: Sequence[Token], parameter: Parameter | None, standing: Standing
-    ) -> tuple[str, list[str], bool, dict[str, list[tuple[int, int]]]]:
-        """The statement in DuckDB's words, with the views it needs made."""
+        self, statement: Sequence[Token], parameter: Parameter | None, stack: ExitStack
+    ) -> tuple[Standing, str, list[str], bool, dict[str, list[tuple[int, int]]]]:
+        """The statement in DuckDB's words, with the views it needs made; they last as long as the stack."""
+        moment = self.moment()
+        standing = stack.enter_context(self._engine.standing_at(moment))
         with_catalogue = any((token.name or "") in _CATALOGUE_WORDS for token in statement)
         sql = translate(statement, self._context(standing, parameter))
         path = self.settings.search_path
         touched = inspected(self._bare, sql)
         known = standing.catalogue().name if with_catalogue else None
         tables = resolved(touched, path, standing.moment, known)
-        standing.prepare(tables)
         columns: dict[str, list[tuple[int, int]]] = {}
         for name in tables:
             table = standing.moment.tables.get(name)
@@ -182,7 +182,10 @@ class Session:
                 types = columns.setdefault(column.name, [])
                 if (column.type.oid, column.modifier) not in types:
                     types.append((column.type.oid, column.modifier))
-        return sql, path, with_catalogue, columns
+        if tables and touched.unpruned:
+            standing = stack.enter_context(self._engine.standing_at(moment, touched.unpruned))
+        standing.prepare(tables)
+        return standing, sql, path, with_catalogue, columns
 
     def _executed(self, cursor: Any, sql: str) -> Any:
         try:
@@ -321,8 +324,8 @@ class Session:
         return _texts([found.name], [[value]], "SHOW")
 
     def _explain(self, found: command.Explain, parameter: Parameter | None) -> Rows:
-        with self._engine.standing_at(self.moment()) as standing:
-            sql, path, with_catalogue, _ = self._planned(found.query, parameter, standing)
+        with ExitStack() as stack:
+            standing, sql, path, with_catalogue, _ = self._planned(found.query, parameter, stack)
             cursor = standing.cursor(path, with_catalogue)
             try:
                 analyze = "ANALYZE " if found.is_analyze else ""

@@ -53,8 +53,8 @@ def translate(tokens: Sequence[Token], context: Context) -> str:
     # First, while parameters are told from numbers: a result's types must not hang on their values.
     found = arithmetic(list(tokens))
     for rule in (
-        _parameters, _numbers, _literals, _system_names, _operators_and_collations, _constants, _paths, _arrows, _any,
-        _vectors,
+        _parameters, _names, _numbers, _literals, _system_names, _operators_and_collations, _constants, _paths, _arrows,
+        _any, _vectors,
     ):  # fmt: skip
         found = rule(found, context)
     return joined(_set_functions(templates(casts(found, context.oid))))
@@ -234,6 +234,31 @@ def _key_end(tokens: Sequence[Token], arrow: int) -> int | None:
     if word_at(tokens, following(tokens, at)) == "::":
         at = following(tokens, following(tokens, at))
     return at
+
+
+def _names(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """Words that are names to PostgreSQL, and to DuckDB only in quotes: where an expression begins, and goes on."""
+    out = list(tokens)
+    for at, token in enumerate(tokens):
+        if token.word not in _RESERVED:
+            continue
+        before, after = preceding(tokens, at), following(tokens, at)
+        begins = before >= 0 and (tokens[before].kind is Kind.OPERATOR or tokens[before].word in _BEFORE_NAME)
+        goes_on = after >= len(tokens) or tokens[after].kind is Kind.OPERATOR or tokens[after].word in _AFTER_NAME
+        if begins and goes_on:
+            out[at] = Token(Kind.QUOTED, f'"{token.word}"')
+    return out
+
+
+_RESERVED: Final = frozenset(("at", "show", "describe", "summarize", "pivot", "unpivot", "qualify", "lambda"))
+_BEFORE_NAME: Final = frozenset(
+    ("select", ",", "(", ".", "where", "and", "or", "not", "by", "on", "distinct", "when", "then", "else", "between",
+     "having", "as", "from")
+)  # fmt: skip
+_AFTER_NAME: Final = frozenset(
+    (",", ")", ".", "::", "[", ";", "from", "is", "in", "as", "not", "and", "or", "between", "like", "ilike", "asc",
+     "desc", "nulls", "then", "else", "end", "limit", "order", "group", "having", "union", "at")
+)  # fmt: skip
 
 
 def _numbers(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
