@@ -89,11 +89,12 @@ class Streamed:
 
         return self._with(told)
 
-    def say(self, token: str, content: bytes) -> None:
+    def say(self, token: str, content: bytes, id: str | None = None) -> None:
         """As somebody else."""
 
         async def said(stream: JetStreamContext) -> None:
-            await stream.publish(f"{self.subject}.{token}", content)
+            headers = None if id is None else {"Nats-Msg-Id": id}
+            await stream.publish(f"{self.subject}.{token}", content, headers=headers)
 
         self._with(said)
 

@@ -16,11 +16,12 @@ import nkeys
 import pytest
 from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere
 from tests.contract.scenario import Scenario
-from tests.contract.streamed import Streamed
+from tests.contract.streamed import Streamed, token
 from tests.fixtures.nats import Account, Nkey, trusting
 from tests.fixtures.tls import Tls
 
 from tailrace import settings, sinks
+from tailrace.change import Operation
 from tailrace.embedded.nats import NatsServer
 from tailrace.errors import ConfigError, PoisonError, SinkError, SinkRefused
 from tailrace.log import plan
@@ -304,6 +305,22 @@ def test_several_publish_into_one_stream(nats_server: NatsServer, scenario: Scen
             shared.say("other", b"hello")
         delivering.deliver(mark.offset)
     _assert_tells(shared, scenario, delivering.deliver(scenario.end))
+
+
+def test_somebody_else_uses_the_same_ids(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
+    """Another server's bridge may: what the stream takes for a repetition of that is not there yet."""
+    shared = Streamed(nats_server, more={"shared": True})
+    shared.make()
+    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    change = next(c for c in scenario.changes.values() if c.operation is Operation.UPDATE)
+    shared.say("other", b"another", id=f"{int(change.lsn):x}-{token(str(change.table))}-update")
+    with pytest.raises(SinkError, match=f"has another message with id .* of {change.position}"):
+        delivering.deliver(scenario.end)
+    shared.make(duplicate_window=0.1)
+    assert shared.forgets()
+    assert delivering.deliver(scenario.end).cursor == scenario.end.lsn
+    told = [p for p, c in scenario.changes.items() if c.relation is not None or c.prefix != MARKER_PREFIX]
+    assert sorted(m.position for m in shared.changes()) == told
 
 
 def test_others_publish_all_the_time(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:

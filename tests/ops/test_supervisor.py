@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -144,6 +145,22 @@ def test_what_fails_for_good_stays_down(tmp_path: Path) -> None:
             "capture is failed: capture: a SinkRefused: mend it",
             f"sink {SINK.name} is failed: deliver: a SinkRefused: mend it",
         ]
+
+
+def test_a_sink_that_failed_for_good_in_a_process_that_goes_on(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    failed = replace(SINK, state="failed", last_error="it is refused", last_error_hint="mend it")
+    (tmp_path / "deliver.json").write_text(f'{{"sinks": [{failed.to_json()}]}}')
+    pair.supervisor.start()
+    try:
+        pair.await_state("deliver", "failed")
+        assert [(failure.message, failure.hint) for failure in pair.supervisor.failures] == [
+            ("it is refused", "mend it")
+        ]
+        assert not pair.supervisor.is_over
+    finally:
+        pair.supervisor.kill()
+        pair.supervisor.stop()
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:

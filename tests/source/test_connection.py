@@ -18,6 +18,7 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SlotLost, SourceError, SourceRefused, TailraceError
 from tailrace.settings import Secret, Source
 from tailrace.source.connection import SESSION, classify, connect, connect_replication
+from tailrace.source.slot import ensure_publication
 
 PASSWORD = "pläntéd-'s3cret\\ "
 
@@ -234,6 +235,13 @@ def test_a_role_without_rights_is_sent_to_check(database: Database) -> None:
     with connect(source) as connection, pytest.raises(psycopg.Error) as denied:
         connection.execute("SELECT * FROM public.t")
     assert isinstance(classify(denied.value), SourceRefused)
+    database.execute("CREATE TABLE keyed (id int PRIMARY KEY)")
+    with (
+        connect(source) as connection,
+        pytest.raises(SourceRefused, match="there is no publication tailrace") as caught,
+    ):
+        ensure_publication(connection, source)
+    assert 'CREATE PUBLICATION "tailrace" FOR TABLE "public"."keyed"' in caught.value.hint
     database.execute(f"DROP ROLE {role}")
 
 

@@ -82,16 +82,16 @@ def supervise(
         showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
         showing.start()
         while not over.wait(_POLL_SECONDS):
-            if supervisor.is_over or (all_or_nothing and supervisor.has_failed):
+            if supervisor.is_over or (all_or_nothing and supervisor.failures):
                 break
-        failures = [child.failure for child in supervisor.children if child.state == "failed"]
+        failures = supervisor.failures
         is_asked = over.is_set()
         over.set()
         showing.join()
         if is_asked:
             _log.info("stopping: sinks finish their step, then capture seals what is committed")
         supervisor.stop(grace_s)
-    if not is_asked and failures and failures[-1] is not None:
+    if not is_asked and failures:
         raise TailraceError(failures[-1].message, failures[-1].hint)
     return supervisor.condition()
 

@@ -219,9 +219,14 @@ class Supervisor:
         return all(child.state in ("failed", "stopped") for child in self.children)
 
     @property
-    def has_failed(self) -> bool:
-        """Something is down for good."""
-        return any(child.state == "failed" for child in self.children)
+    def failures(self) -> list[Failure]:
+        """Why something is down for good: sinks, then whole processes."""
+        sinks = [
+            Failure(sink.last_error or f"sink {sink.name} failed", sink.last_error_hint or "", is_final=True)
+            for sink in self._sink_statuses()
+            if sink.state == "failed"
+        ]
+        return sinks + [c.failure for c in self.children if c.state == "failed" and c.failure is not None]
 
     def start(self) -> None:
         for child in reversed(self.children):

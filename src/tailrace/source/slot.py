@@ -196,8 +196,15 @@ def ensure_publication(connection: Connection, source: Source) -> None:
             f"no table to capture: none matches {', '.join(source.tables)}",
             "create the tables first, or mend [source] tables; `tailrace check` shows what there is",
         )
-    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-    connection.execute(command.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen)))
+    form = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
+    command = form.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen))
+    try:
+        connection.execute(command)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceRefused(
+            f"there is no publication {source.publication}, and the role may not make it: {error.diag.message_primary}",
+            f"is its name right? else have its owner make it: {command.as_string()}",
+        ) from None
     _log.info("created publication %s for %d tables", source.publication, len(chosen))
 
 

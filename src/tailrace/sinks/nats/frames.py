@@ -23,6 +23,7 @@ Mask = npt.NDArray[np.bool_]
 Mark = tuple[Position, bool]
 """Of a message: its position, and whether it tells of a change; else of a table's new shape, which stands before it."""
 
+ID: Final = "Nats-Msg-Id"
 POSITION: Final = "Tailrace-Position"
 SINK: Final = "Tailrace-Sink"
 REPLAY: Final = "Tailrace-Replay"
@@ -96,7 +97,7 @@ def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
     ids = pa.concat_arrays([p.ids for p in published])
     payloads = pa.concat_arrays([p.payloads for p in published])
     headers = pc.binary_join_element_wise(
-        "NATS/1.0\r\nNats-Msg-Id: ",
+        f"NATS/1.0\r\n{ID}: ",
         ids,
         f"\r\n{POSITION}: ",
         json.positions(at),

@@ -152,9 +152,11 @@ class NatsSink:
             return
         frames.check_sizes(found, wire.max_payload if before.largest < 0 else min(before.largest, wire.max_payload))
         data, ends = frames.frames(found, wire.acknowledgements, None if self._crowded_until else before.last)
+        repeated: list[int] = []
         try:
-            last = wire.publish(data, ends, again=self._options.shared)
+            last = wire.publish(data, ends, repeated if self._options.shared else None)
         except NotTaken as refusal:
+            self._check_repeated(wire, repeated, found)
             if not self._options.shared or self._crowded_until or refusal.code not in _WRONG_LAST:
                 raise self._failure(refusal, found) from None
             # Who was refused had none taken behind it.
@@ -163,9 +165,21 @@ class NatsSink:
             self._tail = replace(before, last=before.last + refusal.taken, reached=reached)
             self._publish(whole, sender)
         else:
+            self._check_repeated(wire, repeated, found)
             reached = whole.mark(len(whole) - 1)
             beyond = frozenset(mark for mark in before.beyond if mark > reached)
             self._tail = replace(before, last=last, reached=reached, beyond=beyond)
+
+    def _check_repeated(self, wire: Wire, numbers: Sequence[int], found: Batch) -> None:
+        """What the stream takes for a repetition is one: of ours, or of who else tells of the same change."""
+        for said, content in stream.messages(wire, self._options.stream, numbers):
+            row = found.ids.index(id := said.get(frames.ID, "")).as_py()
+            if said.get(frames.SINK) == self.name or row < 0 or found.payloads[row].as_py() == content:
+                continue
+            raise SinkError(
+                f"stream {self._options.stream} has another message with id {id} of {found.at.position(row)}",
+                "once that is forgotten, it goes on: are there bridges of several servers in one stream?",
+            )
 
     def _failure(self, refusal: NotTaken, found: Batch) -> TailraceError:
         position = found.at.position(min(refusal.taken, len(found) - 1))

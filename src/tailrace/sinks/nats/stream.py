@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,6 +108,15 @@ def end(wire: Wire, stream: str) -> int:
 def like(wire: Wire, stream: str) -> dict[str, int]:
     """How another is made that is to last as long as this one, whichever server of a cluster is gone."""
     return {"num_replicas": int(checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["config"]["num_replicas"])}
+
+
+def messages(wire: Wire, stream: str, numbers: Sequence[int]) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Headers and payloads of those that are still there."""
+    for number in numbers:
+        answer = wire.ask(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": number})
+        if answer.get("error", {}).get("err_code") != _NO_MESSAGE:
+            found = checked(answer)["message"]
+            yield headers(base64.b64decode(found.get("hdrs", ""))), base64.b64decode(found.get("data", ""))
 
 
 def _ours(answer: dict[str, Any], sender: Sender) -> Mark | None:

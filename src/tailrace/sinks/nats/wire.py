@@ -141,9 +141,10 @@ class Wire:
             self._answer_ping()
         return [answers[first + i] for i in range(len(questions))]
 
-    def publish(self, data: memoryview, ends: I64, *, again: bool = False) -> int:
+    def publish(self, data: memoryview, ends: I64, repeated: list[int] | None = None) -> int:
         """Frames end to end, and where each ends. Returns when the stream has them all, the number of the last there;
-        else `NotTaken`, when all that was sent has its answer. `again`: some may be there already."""
+        else `NotTaken`, when all that was sent has its answer. `repeated`: some may be there already, and the numbers
+        that they have are put into it."""
         sent = acknowledged = refused = 0
         refusal = last = b""
 
@@ -153,8 +154,11 @@ class Wire:
                 return
             words = bytes(message.payload) or b'{"error": {"code": %d}}' % message.status
             acknowledged += 1
-            if b'"error"' not in words and (again or b'"duplicate"' not in words):
+            is_repeated = b'"duplicate"' in words
+            if b'"error"' not in words and (repeated is not None or not is_repeated):
                 last = words
+                if repeated is not None and is_repeated:
+                    repeated.append(int(json.loads(words)["seq"]))
                 return
             refused += 1
             refusal = refusal or words
