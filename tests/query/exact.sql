@@ -235,3 +235,4 @@ SELECT percentile_cont(0.9) WITHIN GROUP (ORDER BY amount) AS p, percentile_cont
 SELECT customer, amount - lag(amount) OVER (PARTITION BY customer ORDER BY placed_at) AS delta, rank() OVER (PARTITION BY customer ORDER BY amount DESC) AS r FROM orders WHERE customer < 4 ORDER BY customer, placed_at
 SELECT date_trunc('week', placed_at)::date AS w, count(DISTINCT customer) AS c, sum(amount) FILTER (WHERE status = 'ok') AS ok, round(100.0 * count(*) FILTER (WHERE note IS NULL) / count(*), 1) AS pct FROM orders GROUP BY 1 ORDER BY 1
 SELECT g.d::date AS d, count(o.id) FROM generate_series(timestamp '2025-01-01', timestamp '2025-01-05', interval '1 day') AS g(d) LEFT JOIN orders o ON o.placed_at::date = g.d::date GROUP BY 1 ORDER BY 1
+SELECT left('abc', -1), right('abc', -1), lpad('abc', 2), lpad('x', 3), rpad('x', 3, 'ab'), rpad('x', 3), repeat('x', -1), repeat('ab', 2), repeat(name, 2) FROM customers ORDER BY id LIMIT 2
