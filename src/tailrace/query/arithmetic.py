@@ -11,7 +11,7 @@ _MOST_DECIMALS: Final = 20
 
 
 def arithmetic(tokens: list[Token]) -> list[Token]:
-    return _rounds(_filtered(_sums(tokens)))
+    return _percentiles(_rounds(_filtered(_sums(tokens))))
 
 
 def _sums(tokens: list[Token]) -> list[Token]:
@@ -73,4 +73,22 @@ def _filtered(tokens: list[Token]) -> list[Token]:
         if any(token.word in ("/", "%", "mod", "div") for token in out[first:last]):
             condition = out[where + 1 : closing(out, opens)]
             out[first:last] = [raw("CASE WHEN "), *condition, raw(" THEN "), *out[first:last], raw(" END")]
+    return out
+
+
+def _percentiles(tokens: list[Token]) -> list[Token]:
+    """`percentile_cont(0.5) WITHIN GROUP (ORDER BY x)` is a double; DuckDB's of a numeric is cut to x's decimals."""
+    out = list(tokens)
+    for at in range(len(tokens) - 1, -1, -1):
+        if out[at].word != "percentile_cont" or word_at(out, following(out, at)) != "(":
+            continue
+        within = following(out, closing(out, following(out, at)))
+        opens = following(out, following(out, within))
+        by = following(out, following(out, opens))
+        if [word_at(out, place) for place in (within, opens, by)] != ["within", "(", "by"]:
+            continue
+        first = following(out, by)
+        ends = (place for place in range(first, len(out)) if out[place].word in ("asc", "desc", "nulls"))
+        last = min(next(ends, len(out)), closing(out, opens))
+        out[first:last] = [raw("CAST("), *out[first:last], raw(" AS DOUBLE) ")]
     return out

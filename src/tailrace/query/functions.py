@@ -44,6 +44,8 @@ _INTERVAL: Final = (
     f"regexp_replace(regexp_replace(regexp_replace({_TEXT}, 'month', 'mon'), '(-1 (?:year|mon|day))\\b', '\\1s'),"
     " '(-[0-9]+ (?:days|mons|years)) ([0-9])', '\\1 +\\2')"
 )
+_LONGEST: Final = 64 * 1024 * 1024
+_TOO_LONG: Final = "error('requested length too large')"
 _BACKSLASH: Final = "chr(92)"
 
 
@@ -95,6 +97,13 @@ _MACROS: Final = (
     f" WHEN {_GROUPS} = 0 THEN [regexp_extract(a, b, 0, 's')] ELSE [{_GROUP}][1:{_GROUPS}] END",
     "regexp_matches(a, b) AS unnest(list_filter([regexp_match(a, b)], lambda found: found IS NOT NULL)),"
     " (a, b, o) AS error('regexp_matches with flags is not possible here')",
+    # DuckDB cannot be interrupted while it makes one text, however long.
+    f"repeat(a, n) AS CASE WHEN strlen(a) * n::HUGEINT > {_LONGEST} THEN {_TOO_LONG} ELSE system.main.repeat(a, n) END",
+    *(
+        f"{name}(a, n) AS {name}(a, n, ' '),"
+        f" (a, n, b) AS CASE WHEN n > {_LONGEST} THEN {_TOO_LONG} ELSE system.main.{name}(a, n, b) END"
+        for name in ("lpad", "rpad")
+    ),
     # DuckDB counts from the end where PostgreSQL begins before the text.
     "substring(a, s) AS system.main.substring(a, greatest(s, 1)),"
     " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n + least(s, 1) - 1, 0))",
