@@ -240,9 +240,10 @@ async def _watch(url: str, seen: list[float], finished: threading.Event) -> None
     async def noted(_: object) -> None:
         seen.append(time.time())
 
-    await connection.jetstream().subscribe(
+    subscription = await connection.jetstream().subscribe(
         "cdc.t.insert", cb=noted, ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
     )
     while not finished.is_set():
         await asyncio.sleep(0.05)
+    await subscription.unsubscribe()
     await connection.close()

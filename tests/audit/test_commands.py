@@ -20,11 +20,15 @@ from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import sink_to
 
 from tailrace import settings, sinks
+from tailrace.audit import trail, verify
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import GapError
+from tailrace.log import plan
 from tailrace.log.retention import Limits, retain
 from tailrace.sinks import Common, Configured
+from tailrace.sinks.audit.register import Register
+from tailrace.sinks.audit.table import ChangesTable
 from tailrace.sinks.stepper import Stepper
 from tailrace.source.capture import Capture
 from tailrace.store import Store
@@ -270,6 +274,33 @@ def test_proved(shell: Shell) -> None:
         said = shell.run("audit", "verify", code=1)
         assert words in said
         assert f"differs from the log in {number} of" in said
+
+
+def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_AT_ONCE", plan.Limits(1, 1 << 20))
+    for number in range(4):
+        shell.audited.execute(f"INSERT INTO orders (id) VALUES ({number})")
+        shell.audited.follow()
+    given = settings.load(shell.config, {})
+    options, name = trail.options_of(given, {})
+    ((oldest,),) = shell.audited.trail.database.rows("SELECT min(committed_at) FROM changes WHERE primary_key = '3'")
+
+    def meanwhile(_: verify.Tally) -> None:
+        shell.audited.execute("INSERT INTO orders (id) SELECT max(id) + 1 FROM orders")
+        shell.audited.follow()
+        Register(proved.connection, options.schema, name).keep_since(oldest)
+        ChangesTable(proved.connection, *proved.place).drop_before(oldest, 100)
+
+    with trail.at(options, name) as proved:
+        tally = verify.verify(proved, given.store, trail.common_of(given, {}, name), None, meanwhile)
+    assert (tally.changes, tally.differences) == (4, [])
+    shell.audited.trail.database.execute(
+        "UPDATE changes SET commit_position = commit_position * 2"
+        " WHERE id = (SELECT id FROM changes ORDER BY commit_position DESC LIMIT 1)"
+    )
+    said = shell.run("audit", "verify", code=1)
+    assert "the log has it, the trail does not" in said
+    assert "the trail has it, the log does not" in said
 
 
 def test_proved_where_values_were_not_sent(shell: Shell) -> None:

@@ -105,6 +105,7 @@ class Streamed:
                 f"{self.subject}.>", ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
             )
             await subscription.next_msg(timeout=60)
+            await subscription.unsubscribe()
 
         self._with(awaited)
 
@@ -154,6 +155,7 @@ class Streamed:
             headers = raw.headers or {}
             payload = self._decoded(raw.data) if "Tailrace-Sink" in headers else raw.data
             found.append(Message(raw.metadata.sequence.stream, raw.subject, headers, payload))
+        await subscription.unsubscribe()
         return found
 
     def _decoded(self, data: bytes) -> Any:

@@ -30,6 +30,7 @@ from tailrace.sinks import Context
 from tailrace.sinks import stepper as stepping
 from tailrace.sinks.aside import SetAside
 from tailrace.sinks.nats import NatsOptions, NatsSink, wire
+from tailrace.sinks.nats.stream import checked
 
 
 @pytest.fixture(params=["msgpack", "json"])
@@ -219,6 +220,28 @@ def test_a_stream_that_is_full_takes_the_rest_when_there_is_room(
     _assert_tells(stream, scenario, delivering.deliver(scenario.end))
 
 
+def test_single_messages_that_a_shared_stream_refuses(
+    nats_server: NatsServer, scenario: Scenario, tmp_path: Path
+) -> None:
+    """Those of subjects that are full, while others come through. Whoever begins anew, when no id is known any more,
+    finds what is missing."""
+    shared = Streamed(nats_server, more={"shared": True})
+    shared.make(max_msgs_per_subject=20, discard="new", discard_new_per_subject=True, duplicate_window=0.1)
+    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    with delivering.stepper() as one:
+        one.deliver(scenario.marks[0].offset)
+        shared.say("other", b"hello")
+        with pytest.raises(SinkError, match="maximum messages per subject exceeded"):
+            one.deliver(scenario.end)
+    told = [p for p, c in scenario.changes.items() if c.relation is not None or c.prefix != MARKER_PREFIX]
+    held = [m.position for m in shared.changes()]
+    assert held != told[: len(held)], "there are gaps"
+    shared.make(duplicate_window=0.1)
+    assert shared.forgets()
+    assert delivering.deliver(scenario.end).cursor == scenario.end.lsn
+    assert sorted(m.position for m in shared.changes()) == told
+
+
 def test_a_stream_that_drops_what_is_old(
     nats_server: NatsServer, scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,9 +344,11 @@ def test_others_publish_more_than_a_server_holds_for_a_client(
         assert delivering.deliver(scenario.marks[1].offset).cursor == scenario.marks[1].lsn
 
 
-def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tmp_path: Path) -> None:
-    with NatsServer(max_payload=4_000) as server:
+@pytest.mark.parametrize("by_stream", [False, True])
+def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tmp_path: Path, by_stream: bool) -> None:
+    with NatsServer(**{} if by_stream else {"max_payload": 4_000}) as server:
         stream = Streamed(server)
+        stream.make(max_msg_size=4_000 if by_stream else -1)
         # Without those whose descriptions are too large themselves.
         without = {"exclude": ["public.every_type", "public.wide", "public.panorama"]}
         delivering = Delivering(stream, scenario.store_of(tmp_path / "store"), **without)
@@ -342,6 +367,13 @@ def test_a_message_that_no_server_would_take_is_set_aside(scenario: Scenario, tm
             if c.table not in ("every_type", "wide", "panorama") and p not in aside.positions
         ]
         stream.assert_tells(rest, state.cursor, scenario.types)
+
+
+def test_what_a_cluster_without_a_leader_says_passes() -> None:
+    with pytest.raises(SinkError, match="JetStream system temporarily unavailable"):
+        checked({"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}})
+    with pytest.raises(SinkRefused):
+        checked({"error": {"code": 400, "err_code": 10052, "description": "invalid stream configuration"}})
 
 
 @pytest.mark.parametrize(

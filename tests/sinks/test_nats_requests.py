@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import random
+import re
 import sqlite3
 import threading
 from collections import Counter
@@ -129,6 +130,7 @@ def _chunks(server: NatsServer, subject: str, count: int) -> list[tuple[str, byt
         try:
             subscription = await client.jetstream().subscribe(subject, ordered_consumer=True)
             found = [await subscription.next_msg(timeout=30) for _ in range(count)]
+            await subscription.unsubscribe()
             return [(message.subject, message.data) for message in found]
         finally:
             await client.close()
@@ -311,9 +313,51 @@ def test_why_there_is_no_snapshot_is_the_answer(
         database.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
+def test_tables_that_are_renamed_dropped_or_left_out(database: Database, server: NatsServer, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE old (id int PRIMARY KEY); CREATE TABLE gone (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE again (id int PRIMARY KEY, first text); INSERT INTO again VALUES (1, 'x')")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    bus = Bus(database, server, tmp_path)
+    with bus.running():
+        database.execute("ALTER TABLE old RENAME TO new; INSERT INTO new VALUES (1), (2); DROP TABLE gone")
+        database.execute("DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY, second text)")
+        database.execute("INSERT INTO again VALUES (2, 'y')")
+        bus.reach()
+        there = set(database.rows("SELECT oid FROM pg_class WHERE relname IN ('new', 'again')"))
+        assert wait_until(lambda: {(r.oid,) for r in publication.published(bus.store)} == there, 30)
+        new, old, gone, again = (msgpack.unpackb(answer) for answer in _asked(server, "new", "old", "gone", "again!"))
+        assert (new["table"], new["row_count"]) == ("new", 2)
+        assert "public.old has no snapshot" in old["error"]
+        assert gone["error"] == "public.gone is not published any more: it is dropped, or left out"
+        ((_, chunk),) = _chunks(server, f"init.snap.again.{again['snapshot_id']}.*", 1)
+        assert msgpack.unpackb(chunk)["data"] == [{"id": 2, "second": "y"}]
+
+
+def test_tables_of_one_name_emptied_together(database: Database, server: NatsServer, tmp_path: Path) -> None:
+    """One record tells of all of them, and they have one name in ids: each is told once."""
+    database.execute("CREATE SCHEMA a; CREATE TABLE a.t (id int PRIMARY KEY)")
+    database.execute("CREATE SCHEMA b; CREATE TABLE b.t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    bus = Bus(database, server, tmp_path, schema_in_subject=True)
+    with bus.running():
+        database.execute("TRUNCATE a.t, u, b.t")
+        bus.reach()
+        told = [msgpack.unpackb(data) for _, data in _chunks(server, "cdc.*.*.truncate", 3)]
+        first, second = (payload["msg_id"] for payload in told if payload["table"] == "t")
+        assert sorted(payload["subject"] for payload in told) == [
+            "cdc.a.t.truncate",
+            "cdc.b.t.truncate",
+            "cdc.public.u.truncate",
+        ]
+        assert re.fullmatch("[0-9a-f]+-t-truncate", first)
+        assert re.fullmatch(f"{first}-[12]", second)
+
+
 def test_a_chunk_is_never_larger_than_a_message_may_be(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE notes (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO notes SELECT g, repeat('x', 900) FROM generate_series(1, 50) g")
+    database.execute("CREATE TABLE novels (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO novels VALUES (1, 'short'), (2, repeat('x', 9000))")
     with NatsServer(max_payload=8192) as server:
         bus = Bus(database, server, tmp_path)
         with bus.running():
@@ -322,12 +366,17 @@ def test_a_chunk_is_never_larger_than_a_message_may_be(database: Database, tmp_p
             assert meta["row_count"] == 50
             assert meta["batch_count"] > 5
             chunks = _chunks(server, f"init.snap.notes.{meta['snapshot_id']}.*", meta["batch_count"])
+            error = msgpack.unpackb(_asked(server, "novels")[0])["error"]
+            assert re.fullmatch(
+                "a row of novels makes a message of 9,[0-9]{3} bytes, and the server takes 7,680", error
+            )
     assert all(len(data) <= 8192 for _, data in chunks)
     assert sorted(row["id"] for _, data in chunks for row in msgpack.unpackb(data)["data"]) == list(range(1, 51))
 
 
 def test_the_example_ends_with_the_sources_rows(database: Database, server: NatsServer, tmp_path: Path) -> None:
-    """It starts in the middle of a load, which goes on: keys change, rows go and come, a column is added."""
+    """It starts in the middle of a load, which goes on: keys change, rows go and come, a column is added that old
+    rows have a value in."""
     spec = importlib.util.spec_from_file_location("nats_to_sqlite", _EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -336,29 +385,28 @@ def test_the_example_ends_with_the_sources_rows(database: Database, server: Nats
     database.execute("CREATE TABLE accounts (id int PRIMARY KEY, owner text, large text)")
     database.execute("ALTER TABLE accounts ALTER large SET STORAGE EXTERNAL")
     database.execute("INSERT INTO accounts SELECT g, 'o' || g, repeat('y', 3000) FROM generate_series(1, 200) g")
-    bus = Bus(database, server, tmp_path)
+    bus = Bus(database, server, tmp_path, zstd=True)
     path = tmp_path / "copy.db"
     with bus.running():
         bus.reach()
         ended = threading.Event()
         load = threading.Thread(target=_work, args=(database, ended))
         load.start()
-        stop = asyncio.Event()
-        with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            consumer = threading.Thread(
-                target=lambda: runner.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
-            )
-            try:
-                assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
-                consumer.start()
-                assert wait_until(ended.is_set, 60)
-                assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
-                assert _copied(path) == _source(database)
-            finally:
-                loop.call_soon_threadsafe(stop.set)
+        stop = threading.Event()
+        consumer = threading.Thread(
+            target=lambda: asyncio.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
+        )
+        try:
+            assert wait_until(lambda: ended.is_set() or bus.cursor > 0, 30)
+            consumer.start()
+            assert wait_until(ended.is_set, 60)
+            assert wait_until(lambda: not consumer.is_alive() or _copied(path) == _source(database), 60)
+            assert _copied(path) == _source(database)
+        finally:
+            stop.set()
+            load.join()
+            if consumer.is_alive():
                 consumer.join()
-                load.join()
 
 
 def _work(database: Database, ended: threading.Event) -> None:
@@ -366,7 +414,7 @@ def _work(database: Database, ended: threading.Event) -> None:
     with database.connect(autocommit=True) as connection:
         for number in range(600):
             if number == 300:
-                connection.execute("ALTER TABLE accounts ADD COLUMN note text")
+                connection.execute("ALTER TABLE accounts ADD COLUMN note text DEFAULT 'none'")
             some = rng.randint(1, 250)
             connection.execute(
                 rng.choice(

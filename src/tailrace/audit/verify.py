@@ -1,14 +1,14 @@
 """Proof that the trail is what the log says, row for row.
 
 What the log gives is written into a temporary table beside the trail, and PostgreSQL compares the two. Values that were
-not sent are compared with those that earlier rows of the trail have, which were compared before them.
+not sent are compared with those that earlier rows of the trail have, which were compared before them. Meanwhile the
+trail may grow at one end and lose rows at the other: how far it goes is asked in the statement that looks at its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from psycopg import sql
@@ -55,7 +55,7 @@ SELECT coalesce(e.commit_position, c.commit_position), coalesce(e.ordinal, c.ord
 FROM {expected} e
 FULL JOIN (SELECT * FROM {changes} WHERE database = %(database)s
            AND commit_position >= %(start)s AND commit_position < %(end)s
-           AND (%(kept_since)s::timestamptz IS NULL OR committed_at >= %(kept_since)s)) c
+           AND ({kept_since} IS NULL OR committed_at >= {kept_since})) c
     ON c.commit_position = e.commit_position AND c.ordinal = e.ordinal
 LEFT JOIN LATERAL (
     SELECT coalesce(array_agg(x.name), '{{}}') AS names FROM {erasures} r
@@ -92,7 +92,7 @@ CROSS JOIN LATERAL (
                   IS DISTINCT FROM (e.after - unproved.names - gone.after)::text THEN 'after' END
     ], NULL) AS names
 ) d
-WHERE (e.id IS NULL OR %(kept_since)s::timestamptz IS NULL OR e.committed_at >= %(kept_since)s)
+WHERE (e.id IS NULL OR {kept_since} IS NULL OR e.committed_at >= {kept_since})
   AND (c.id IS NULL OR e.id IS NULL OR d.names <> '{{}}' OR unproved.names <> '{{}}')
 ORDER BY 1, 2
 """
@@ -150,17 +150,17 @@ class _Proof:
         self._reader = LogReader(store)
         self._source = source_of(given)
         self._shaping = Shaping(common, self._source.database)
+        self._ledger = Ledger(trail.connection, trail.schema, trail.sink)
         self._register = Register(trail.connection, trail.schema, trail.sink)
         self._shapes = Shapes(trail.connection, trail.schema, f"{trail.sink} (verified)", is_kept=False)
         self._types = Types(trail.connection)
         self._inserts = inserts or ChangesTable(trail.connection, *trail.place).spelling()
 
     def run(self, told: Callable[[Tally], None]) -> Tally:
-        state = Ledger(self._connection, self._trail.schema, self._trail.sink).state()
-        extent = self._register.extent()
-        if state.cursor is None or extent is None:
+        state = self._ledger.state()
+        start = self._register.beginning()
+        if state.cursor is None or start is None:
             raise ConfigError(f"sink {self._trail.sink} has delivered nothing yet", "`tailrace deliver` does")
-        start, kept_since = extent
         begins_at = max(start, plan.beginning(self._reader))
         tally = Tally(
             older=self._count("database = %s AND commit_position >= %s AND commit_position < %s", start, begins_at),
@@ -183,12 +183,12 @@ class _Proof:
                     self._reader, batch.slices, Admission(max(begins_at, offset.lsn), end=end), as_text=True
                 )
             )
-            found, unproved = self._compare(max(begins_at, offset.lsn), end, kept_since)
+            found, unproved = self._compare(max(begins_at, offset.lsn), end)
             tally.differences += found
             tally.unproved += unproved
             tally.reached, offset = end, batch.end
             told(tally)
-        tally.differences += self._outside(start, state.cursor, begins_at)
+        tally.differences += self._outside(start, begins_at)
         tally.erased = self._erased()
         tally.gaps = self._register.lost()
         return tally
@@ -219,7 +219,7 @@ class _Proof:
             filling.insert(self._connection, self._trail.table, _LACKING, shape, _EXPECTED, [UNSENT.name])
             self._connection.execute(sql.SQL("TRUNCATE {}").format(_LACKING))
 
-    def _compare(self, start: Lsn, end: Lsn, kept_since: datetime | None) -> tuple[list[Difference], int]:
+    def _compare(self, start: Lsn, end: Lsn) -> tuple[list[Difference], int]:
         """What differs, and how many values could not be compared."""
         differing = sql.SQL(", ").join(
             [
@@ -236,28 +236,29 @@ class _Proof:
             erased=sql.Literal(ERASED),
             unchanged=sql.Literal(UNCHANGED),
             differing=differing,
+            kept_since=self._register.kept_since,
         )
         values: dict[str, Any] = {
             "database": self._source.database,
             "sink": self._trail.sink,
             "start": start,
             "end": end,
-            "kept_since": kept_since,
         }
         self._connection.execute(sql.SQL("ANALYZE {}").format(_EXPECTED))
         rows = self._connection.execute(query, values).fetchall()
         self._connection.execute(sql.SQL("TRUNCATE {}").format(_EXPECTED))
         return [_difference(*row) for *row, _ in rows if row[-1]], sum(unproved for *_, unproved in rows)
 
-    def _outside(self, start: Lsn, end: Lsn, begins_at: Lsn) -> list[Difference]:
-        """Rows that say they are from where the trail has nothing, or from within it and not from Tailrace."""
+    def _outside(self, start: Lsn, begins_at: Lsn) -> list[Difference]:
+        """Rows that say they are from where the trail has nothing, as far as it is by now, or from within it and not
+        from Tailrace."""
         rows = self._connection.execute(
             sql.SQL(
                 'SELECT coalesce(commit_position, position), coalesce(ordinal, 0), schema, "table", primary_key,'
-                " ARRAY['added'] FROM {} WHERE database = %s AND (commit_position < %s OR commit_position >= %s"
+                " ARRAY['added'] FROM {} WHERE database = %s AND (commit_position < %s OR commit_position >= {}"
                 " OR commit_position IS NULL AND position >= %s) ORDER BY 1, 2"
-            ).format(self._trail.table),
-            [self._source.database, start, end, begins_at],
+            ).format(self._trail.table, self._ledger.cursor),
+            [self._source.database, start, begins_at],
         ).fetchall()
         return [_difference(*row) for row in rows]
 

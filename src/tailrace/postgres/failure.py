@@ -153,4 +153,6 @@ def _words(failure: Failure) -> tuple[str, str | None, str]:
 
 
 def _one_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    """Without psycopg's words that it failed, and libpq's question whether the server runs: both are said anyway."""
+    lines = [line.strip() for line in text.removeprefix("connection failed: ").splitlines()]
+    return "; ".join(line for line in lines if line and not line.startswith("Is the server running"))

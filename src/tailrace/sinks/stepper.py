@@ -192,6 +192,10 @@ class Stepper:
                 self._pass_gap(gap.gap_from, gap.end_lsn)
         return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
 
+    def log_end(self) -> Offset:
+        """The place after everything that is in the log now."""
+        return plan.latest(self._reader)
+
     def oldest_undelivered_us(self) -> int | None:
         """When the first change was committed that is not delivered; None when there is none."""
         slices = self.backlog().slices

@@ -84,12 +84,17 @@ class Register:
             [moment, self.sink, moment],
         )
 
-    def extent(self) -> tuple[Lsn, datetime | None] | None:
-        """Where it begins, and from when on it is kept; None before anything was delivered."""
+    @property
+    def kept_since(self) -> sql.Composed:
+        """From when on rows are kept, in a statement."""
+        return sql.SQL("(SELECT kept_since FROM {} WHERE sink = {})").format(self.trails, sql.Literal(self.sink))
+
+    def beginning(self) -> Lsn | None:
+        """None before anything was delivered."""
         row = self.connection.execute(
-            sql.SQL("SELECT begins_at::text, kept_since FROM {} WHERE sink = %s").format(self.trails), [self.sink]
+            sql.SQL("SELECT begins_at::text FROM {} WHERE sink = %s").format(self.trails), [self.sink]
         ).fetchone()
-        return (Lsn.parse(row[0]), row[1]) if row else None
+        return Lsn.parse(row[0]) if row else None
 
     def lose(self, start: Lsn, end: Lsn) -> None:
         self.connection.execute(

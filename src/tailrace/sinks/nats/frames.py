@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,16 @@ from tailrace.sinks.nats.payload import Published
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Mark = tuple[Position, bool]
+"""Of a message: its position, and whether it tells of a change; else of a table's new shape, which stands before it."""
 
 POSITION: Final = "Tailrace-Position"
 SINK: Final = "Tailrace-Sink"
 REPLAY: Final = "Tailrace-Replay"
 SCHEMA: Final = "Tailrace-Schema"
 """Only messages of a table's new shape have it."""
+_EXPECTED_BYTES: Final = 48
+"""Of a header that names the message before, without that one's id."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,21 @@ class Batch:
     def __len__(self) -> int:
         return len(self.at)
 
-    def after(self, position: Position | None, *, is_schema: bool) -> Batch:
-        """Those that come after the message of a position."""
-        if position is None:
-            return self
+    def mark(self, row: int) -> Mark:
+        return self.at.position(row), bool(self.is_change[row])
+
+    def lacking(self, reached: Mark | None, beyond: Collection[Mark]) -> Batch:
+        """What comes after a message, without those that are named."""
         lsn, ordinal = self.at.commit_lsn, self.at.ordinal
-        later = (lsn > position.commit_lsn) | ((lsn == position.commit_lsn) & (ordinal > position.ordinal))
-        if is_schema:
-            later |= (lsn == position.commit_lsn) & (ordinal == position.ordinal) & self.is_change
-        return self if later.all() else self._take(np.flatnonzero(later))
+        wanted = np.ones(len(self), np.bool_)
+        if reached is not None:
+            (commit_lsn, place), is_change = reached
+            wanted = (lsn > commit_lsn) | ((lsn == commit_lsn) & (ordinal > place))
+            if not is_change:
+                wanted |= (lsn == commit_lsn) & (ordinal == place) & self.is_change
+        if beyond:
+            wanted &= np.array([self.mark(row) not in beyond for row in range(len(self))], np.bool_)
+        return self if wanted.all() else self._take(np.flatnonzero(wanted))
 
     def _take(self, rows: I64) -> Batch:
         indices = pa.array(rows)
@@ -110,13 +120,15 @@ def batch(published: Sequence[Published], sender: Sender) -> Batch | None:
 
 def check_sizes(found: Batch, most: int) -> None:
     """Before anything is sent: who is too large would have the connection cut."""
-    sizes = pc.add(pc.binary_length(found.headers), pc.binary_length(found.payloads)).to_numpy() + 64
+    expected = _EXPECTED_BYTES + pc.max(pc.binary_length(found.ids)).as_py()
+    sizes = pc.add(pc.binary_length(found.headers), pc.binary_length(found.payloads)).to_numpy() + expected
     large = np.flatnonzero(sizes > most)
     if len(large):
         positions = tuple(str(found.at.position(int(row))) for row in large)
         raise PoisonError(
             f"{positions[0]} makes a message of {int(sizes[large[0]]):,} bytes, and the server takes {most:,}",
-            "raise max_payload of the NATS server, or leave the column out: `columns` in the sink's settings",
+            "raise max_payload of the NATS server, or max_msg_size of the stream, or leave the column out: `columns` in"
+            " the sink's settings",
             positions,
         )
 

@@ -6,6 +6,7 @@ By columns it is as fast as Arrow concatenates; a packer that is called for each
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any, Final
 
 import msgpack
@@ -20,6 +21,7 @@ U8 = npt.NDArray[np.uint8]
 NIL: Final = b"\xc0"
 _LARGEST: Final = 2**64 - 1
 _SMALLEST: Final = -(2**63)
+_LONGEST: Final = 20
 
 
 def map_head(count: int) -> bytes:
@@ -82,18 +84,29 @@ def booleans(values: pa.Array) -> pa.Array:
 
 
 def nested(values: pa.Array) -> pa.Array:
-    """JSON's texts as what they say. Integers that MessagePack has no room for are texts."""
+    """JSON's texts as what they say. Numbers that MessagePack has no room for are texts, and so is a whole value that
+    it cannot hold: nested too deep, or with half of a surrogate pair in it."""
 
     def packed(value: str) -> bytes:
-        found: bytes = msgpack.packb(json.loads(value, parse_int=_integer))
+        try:
+            found: bytes = msgpack.packb(json.loads(value, parse_int=_integer, parse_float=_real))
+        except (ValueError, RecursionError):
+            found = msgpack.packb(value)
         return found
 
     return pa.array([NIL if value is None else packed(value) for value in values.to_pylist()], pa.binary())
 
 
 def _integer(digits: str) -> Any:
+    if len(digits) > _LONGEST:  # Python reads no number of thousands of digits
+        return digits
     number = int(digits)
     return number if _SMALLEST <= number <= _LARGEST else digits
+
+
+def _real(digits: str) -> Any:
+    number = float(digits)
+    return number if repr(number) == digits or Decimal(repr(number)) == Decimal(digits) else digits
 
 
 def _lengths(lengths: I64) -> tuple[U8, npt.NDArray[np.bool_]]:

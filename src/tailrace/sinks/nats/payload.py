@@ -58,13 +58,17 @@ def token(name: str) -> str:
 
 class Ids:
     """Ids of changes: the record's LSN, the table, the operation, as the bridge has them; rows of one record, which
-    share all three, are told apart by their ordinals. Such rows may come in two runs: the last is kept in mind."""
+    share all three, are told apart by their ordinals. Such rows may come in two runs: the last is kept in mind. One
+    record of a TRUNCATE has several tables, of which some may have one name in several schemas."""
 
     def __init__(self, replays: int) -> None:
         self._suffix = f"-r{replays}" if replays else ""
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
+        self._single: set[str] = set()
 
     def of(self, changes: TableChanges) -> pa.Array:
+        if changes.is_truncate:
+            return pa.array([self._of_single(changes, "truncate")])
         lsn, operation = changes.at.lsn, changes.operation.astype(np.int64)
         before = self._last.get(changes.target, (-1, -1))
         is_same = np.empty(len(changes), np.bool_)
@@ -79,10 +83,16 @@ class Ids:
         return pc.binary_join_element_wise(ids, self._suffix, "") if self._suffix else ids
 
     def of_schema(self, changes: TableChanges) -> str:
-        return f"{int(changes.at.lsn[0]):x}-{token(changes.target[1])}-schema{self._suffix}"
+        return self._of_single(changes, "schema")
 
     def of_messages(self, messages: Messages) -> pa.Array:
         return pc.binary_join_element_wise(_hex(messages.at.lsn), f"message{self._suffix}", "-")
+
+    def _of_single(self, changes: TableChanges, operation: str) -> str:
+        plain = f"{int(changes.at.lsn[0]):x}-{token(changes.target[1])}-{operation}"
+        own = f"{plain}-{int(changes.at.ordinal[0])}" if plain in self._single else plain
+        self._single.add(plain)
+        return f"{own}{self._suffix}"
 
 
 def changes(some: TableChanges, manner: Manner, ids: Ids) -> Published:

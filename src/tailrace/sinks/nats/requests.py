@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -28,12 +29,11 @@ from tailrace.retry import Backoff
 from tailrace.sinks import Common
 from tailrace.sinks.base import Parallel
 from tailrace.sinks.errand import Staff, in_this_process
-from tailrace.sinks.nats import stream
+from tailrace.sinks.nats import schemas, stream
 from tailrace.sinks.nats.compression import trained
 from tailrace.sinks.nats.encoding import ENCODINGS
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.payload import token
-from tailrace.sinks.nats.schemas import is_known
 from tailrace.sinks.nats.telling import Telling, Told, checked, parted
 from tailrace.sinks.nats.wire import Wire
 from tailrace.sinks.shaping import Shaping
@@ -60,6 +60,8 @@ class Table:
     target: tuple[str, str]
     is_copied: bool
     """It has a snapshot."""
+    is_published: bool
+    """As far as capture has said."""
 
 
 @dataclass
@@ -130,7 +132,8 @@ class Requests:
     def _listen(self) -> None:
         wire = Wire(self._options, f"{self._name} requests", f"{REQUESTS}.>")
         try:
-            stream.ensure(wire, _STREAM, ["init.>"], stream.kept_for(_KEPT_S), create=self._options.create)
+            more = {**stream.kept_for(_KEPT_S), **stream.like(wire, self._options.stream)}
+            stream.ensure(wire, _STREAM, ["init.>"], more, create=self._options.create)
             while not self._stopping.is_set():
                 for asked in self._asked(wire):
                     self._heed(wire, asked)
@@ -159,11 +162,14 @@ class Requests:
             if waiting.wish.is_fresh or not asked.is_fresh:
                 waiting.asked.replies = asked.replies
                 return
-        table = self._table(asked.name)
-        if table is None and is_known(wire, self._options.bucket, asked.name):
+        table = self._table(wire, asked.name)
+        if table is None and schemas.described(wire, self._options.bucket, asked.name) is not None:
             return  # another sink's, which answers
         if table is None:
             self._answer(wire, asked, TailraceError(f"there is no table {asked.name}", "names are as in subjects"))
+        elif not table.is_published:
+            gone = f"{table.relation.qualified_name} is not published any more: it is dropped, or left out"
+            self._answer(wire, asked, TailraceError(gone, "what the log has of it is not its state"))
         elif asked.is_fresh or not table.is_copied:
             wish = Wish(self._name, table.relation.oid, asked.is_fresh)
             wish.save(self._store)
@@ -202,13 +208,23 @@ class Requests:
         for reply in asked.replies:
             wire.say(reply, said)
 
-    def _table(self, name: str) -> Table | None:
-        """The one that goes under this name."""
-        for relation, is_copied in publication.tables(self._snapshots):
+    def _table(self, wire: Wire, name: str) -> Table | None:
+        """The one that goes under this name: of several that had it, the one that is still published; or one that the
+        log knows by it, and that had another when it was copied."""
+        published = {relation.oid for relation in publication.published(self._store)}
+        found = []
+        for relation, is_copied in [*publication.tables(self._snapshots), *self._renamed(wire, name)]:
             shaped = self._shaping.load(relation)
             if shaped is not None and self._token(shaped[1]) == name:
-                return Table(relation, shaped[1], is_copied)
-        return None
+                is_published = not published or relation.oid in published
+                found.append(Table(relation, shaped[1], is_copied, is_published))
+        return max(found, key=lambda table: table.is_published, default=None)
+
+    def _renamed(self, wire: Wire, name: str) -> Iterator[tuple[Relation, bool]]:
+        described = schemas.described(wire, self._options.bucket, name)
+        with suppress(TailraceError):  # the log does not know it
+            if described is not None:
+                yield state.find(self._reader, *described).relation, True
 
     def _token(self, target: tuple[str, str]) -> str:
         return ".".join(map(token, self._options.names(target)))

@@ -19,7 +19,7 @@ from tailrace.change import Relation
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.nats.encoding import Encoding
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.stream import ensure, last_of_subject
+from tailrace.sinks.nats.stream import ensure, last_of_subject, like
 from tailrace.sinks.nats.wire import Wire
 from tailrace.types import data_type
 
@@ -48,6 +48,7 @@ class Schemas:
             "allow_rollup_hdrs": True,
             "deny_delete": True,
             "allow_direct": True,
+            **like(self.wire, self._options.stream),
         }
         ensure(self.wire, stream, subjects, more, create=self._options.create)
 
@@ -86,10 +87,14 @@ class Schemas:
         return f"$KV.{self._options.bucket}." + ".".join(map(key, self._options.names(target)))
 
 
-def is_known(wire: Wire, bucket: str, name: str) -> bool:
-    """Whether the bucket has a table, by its name in subjects, whoever put it there."""
+def described(wire: Wire, bucket: str, name: str) -> tuple[str, str] | None:
+    """Schema and name of the table that the bucket has under a name as in subjects, whoever put it there."""
     own = ".".join(key(unquote(part)) for part in name.split("."))
-    return last_of_subject(wire, f"KV_{bucket}", f"$KV.{bucket}.{own}") is not None
+    raw = last_of_subject(wire, f"KV_{bucket}", f"$KV.{bucket}.{own}")
+    found = None if raw is None else _decoded(base64.b64decode(raw.get("data", "")))
+    if found is None:
+        return None
+    return str(found["schema"]).removesuffix(f".{found['table']}"), str(found["table"])
 
 
 def key(name: str) -> str:
@@ -123,10 +128,14 @@ def entry(relation: Relation, target: tuple[str, str], encoding: Encoding) -> by
 
 
 def _shape_in(data: bytes) -> Shape | None:
-    """Of an entry in either encoding; None of what is no entry of ours."""
+    found = _decoded(data)
+    return None if found is None else found["columns"]
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    """An entry in either encoding; None of what is no entry of ours."""
     try:
         raw = json.loads(data) if data.startswith(b"{") else msgpack.unpackb(data)
-        columns: Shape = raw["columns"]
+        return {name: raw[name] for name in ("table", "schema", "columns")}
     except (ValueError, TypeError, KeyError):
         return None
-    return columns

@@ -1,7 +1,8 @@
 """The sink `nats`: every change a message of a JetStream stream, in the log's order, exactly once.
 
 The stream itself says how far the sink is: its last message of ours carries its position, so a step that is done again
-goes on behind it, whatever the server's window for duplicates is. The cursor in the store only says where to look from.
+goes on behind it, whatever the server's window for duplicates is. Where others publish too, there may be gaps before
+that one, and all of ours count. The cursor in the store only says where to look from.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn, Relation
-from tailrace.errors import PoisonError, SinkError, TailraceError
+from tailrace.errors import SinkError, TailraceError
 from tailrace.log import publication
 from tailrace.log.decoding import Chunk, Messages, TableChanges
 from tailrace.log.snapshot import SnapshotReader
@@ -35,7 +36,6 @@ from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
 _WRONG_LAST: Final = (10070, 10071)
-_TOO_LARGE: Final = 10054
 _DUPLICATE: Final = 0
 _CROWDED_S: Final = 60.0
 """How long the sink believes, of a stream that may be shared, that it is."""
@@ -134,40 +134,41 @@ class NatsSink:
         return self._tail or self._look(sender)
 
     def _look(self, sender: Sender) -> Tail:
-        self._tail = stream.tail(self._opened(), self._options.stream, sender, self._kept.place)
+        is_chained = not self._options.shared
+        name, floor = self._options.stream, self._kept.place
+        self._tail = stream.tail(self._opened(), name, sender, floor, is_chained=is_chained)
         return self._tail
 
     def _publish(self, whole: Batch, sender: Sender) -> None:
         """What the stream lacks of it: each message behind the one before, or not at all. In a stream that may be
-        shared that holds until somebody else's comes between."""
+        shared that holds until somebody else's comes between; from then on single ones may be refused."""
         wire = self._opened()
-        if self._crowded_until and time.monotonic() >= self._crowded_until:
-            self._crowded_until, self._tail = 0.0, None  # where it ends now
         before = self._tail or self._look(sender)
-        found = whole.after(before.position, is_schema=before.is_schema)
+        if self._crowded_until and time.monotonic() >= self._crowded_until:
+            self._crowded_until = 0.0
+            before = replace(before, last=stream.end(wire, self._options.stream))
+        found = whole.lacking(before.reached, before.beyond)
         if not len(found):
             return
-        frames.check_sizes(found, wire.max_payload)
+        frames.check_sizes(found, wire.max_payload if before.largest < 0 else min(before.largest, wire.max_payload))
         data, ends = frames.frames(found, wire.acknowledgements, None if self._crowded_until else before.last)
         try:
-            wire.publish(data, ends, again=self._options.shared)
+            last = wire.publish(data, ends, again=self._options.shared)
         except NotTaken as refusal:
             if not self._options.shared or self._crowded_until or refusal.code not in _WRONG_LAST:
                 raise self._failure(refusal, found) from None
-            self._crowded_until, self._tail = time.monotonic() + _CROWDED_S, None
+            # Who was refused had none taken behind it.
+            reached = found.mark(refusal.taken - 1) if refusal.taken else before.reached
+            self._crowded_until = time.monotonic() + _CROWDED_S
+            self._tail = replace(before, last=before.last + refusal.taken, reached=reached)
             self._publish(whole, sender)
         else:
-            at = found.at.position(len(found) - 1)
-            self._tail = Tail(before.last + len(found), at, not found.is_change[-1])
+            reached = whole.mark(len(whole) - 1)
+            beyond = frozenset(mark for mark in before.beyond if mark > reached)
+            self._tail = replace(before, last=last, reached=reached, beyond=beyond)
 
     def _failure(self, refusal: NotTaken, found: Batch) -> TailraceError:
-        position = str(found.at.position(refusal.number))
-        if refusal.code == _TOO_LARGE:
-            return PoisonError(
-                f"{position}: stream {self._options.stream} takes no message of this size",
-                "raise its max_msg_size, or leave the column out: `columns` in the sink's settings",
-                (position,),
-            )
+        position = found.at.position(min(refusal.taken, len(found) - 1))
         if refusal.code in _WRONG_LAST:
             return SinkError(
                 f"somebody else publishes into stream {self._options.stream}",
@@ -186,7 +187,7 @@ class NatsSink:
         place = self._kept.place
         for tail in receipts[-1:]:
             # An attempt that went further may have died: what it published is above the place, too.
-            if tail.position is None or tail.position.commit_lsn < (step.after.cursor or 0):
+            if tail.furthest is None or tail.furthest.commit_lsn < (step.after.cursor or 0):
                 place = tail.last
         kept = replace(self._kept, state=step.after, place=place)
         self._kept = cursor.keep(self._store, self.name, step.before, kept)

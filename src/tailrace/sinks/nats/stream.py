@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.change import Position
-from tailrace.errors import SinkRefused
+from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.nats import frames
-from tailrace.sinks.nats.frames import Sender
+from tailrace.sinks.nats.frames import Mark, Sender
 from tailrace.sinks.nats.wire import Wire, headers
 
 NO_STREAM: Final = 10059
@@ -37,10 +37,17 @@ class Tail:
 
     last: int
     """The number of its last message."""
-    position: Position | None
-    """Of the last message of ours that it holds."""
-    is_schema: bool = False
-    """That message tells of a table's new shape; the change at its position is still to come."""
+    reached: Mark | None
+    """Of ours it holds everything up to this message; None: that is not known."""
+    beyond: frozenset[Mark] = frozenset()
+    """What it holds of ours after that: with gaps, where it took single messages and refused others."""
+    largest: int = -1
+    """The most bytes that it takes in a message, if it has a limit of its own."""
+
+    @property
+    def furthest(self) -> Position | None:
+        marks = [*([self.reached] if self.reached else []), *self.beyond]
+        return max(marks)[0] if marks else None
 
 
 def ensure(wire: Wire, name: str, subjects: Sequence[str], more: Mapping[str, Any], *, create: bool) -> None:
@@ -70,38 +77,54 @@ def last_of_subject(wire: Wire, stream: str, subject: str) -> dict[str, Any] | N
     return found
 
 
-def tail(wire: Wire, stream: str, sender: Sender, floor: int) -> Tail:
-    """From the stream's end back to the last message of ours; below `floor` there is none that matters."""
-    state = checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["state"]
-    last, first = int(state["last_seq"]), int(state["first_seq"])
+def tail(wire: Wire, stream: str, sender: Sender, floor: int, *, is_chained: bool) -> Tail:
+    """From the stream's end back to the last message of ours, if it took each of ours behind the one before; else all
+    of them. Up to `floor` there is none that matters."""
+    about = checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))
+    last, first = int(about["state"]["last_seq"]), int(about["state"]["first_seq"])
+    largest = int(about["config"].get("max_msg_size", -1))
     floor = max(floor if floor <= last else 0, first - 1)
     number, some, most = last, 1, min(_AT_ONCE, max(_ROOM // wire.max_payload, 1))
+    held: set[Mark] = set()
     while number > floor:
         upto = max(number - some, floor)
         questions: list[tuple[str, Mapping[str, Any] | None]] = [
             (f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": n}) for n in range(number, upto, -1)
         ]
         for answer in wire.ask_many(questions):
-            found = _ours(answer, sender)
-            if found is not None:
-                return Tail(last, *found)
+            mark = _ours(answer, sender)
+            if mark is not None and is_chained:
+                return Tail(last, mark, largest=largest)
+            held |= {mark} if mark is not None else set()
         number, some = upto, most
-    return Tail(last, None)
+    return Tail(last, None, frozenset(held), largest)
 
 
-def _ours(answer: dict[str, Any], sender: Sender) -> tuple[Position, bool] | None:
+def end(wire: Wire, stream: str) -> int:
+    """The number of its last message."""
+    return int(checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["state"]["last_seq"])
+
+
+def like(wire: Wire, stream: str) -> dict[str, int]:
+    """How another is made that is to last as long as this one, whichever server of a cluster is gone."""
+    return {"num_replicas": int(checked(wire.ask(f"$JS.API.STREAM.INFO.{stream}"))["config"]["num_replicas"])}
+
+
+def _ours(answer: dict[str, Any], sender: Sender) -> Mark | None:
     if answer.get("error", {}).get("err_code") == _NO_MESSAGE:
         return None  # it is deleted, or too old by now
     said = headers(base64.b64decode(checked(answer)["message"].get("hdrs", "")))
     if said.get(frames.SINK) != sender.sink or int(said.get(frames.REPLAY, 0)) != sender.replays:
         return None
-    return Position.parse(said[frames.POSITION]), frames.SCHEMA in said
+    return Position.parse(said[frames.POSITION]), frames.SCHEMA not in said
 
 
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer that is no error."""
     if (error := answer.get("error")) is not None:
-        raise SinkRefused(f"JetStream: {error.get('description')}", "what the server says of it stands in its own log")
+        # From 500 on it is the server's own: a cluster that has no leader at the moment, or no room.
+        failure = SinkError if int(error.get("code", 0)) >= 500 else SinkRefused
+        raise failure(f"JetStream: {error.get('description')}", "what the server says of it stands in its own log")
     return answer
 
 

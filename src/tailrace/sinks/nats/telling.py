@@ -105,7 +105,14 @@ class Telling:
                 part = left.pop(0)
                 number = self.part + self.parts * chunks
                 content = self._content(part, number, compression)
-                if len(content) > wire.max_payload - _HEADERS and len(part) > 1:
+                if len(content) > wire.max_payload - _HEADERS:
+                    if len(part) == 1:
+                        raise TailraceError(
+                            f"a row of {self.name} makes a message of {len(content):,} bytes, and the server takes"
+                            f" {wire.max_payload - _HEADERS:,}",
+                            "raise max_payload of the NATS server, or leave the column out: `columns` in the sink's"
+                            " settings",
+                        )
                     left[:0] = [part.slice(0, len(part) // 2), part.slice(len(part) // 2)]
                     continue
                 self._publish(wire, number, content)

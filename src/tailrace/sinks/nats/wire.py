@@ -47,11 +47,11 @@ class Message(NamedTuple):
 
 
 class NotTaken(Exception):
-    """A message that the stream did not take: which one, counted from 0, and what the server says."""
+    """Some message that the stream did not take: what the server says; and how many others it took."""
 
-    def __init__(self, number: int, code: int, words: str) -> None:
-        super().__init__(number, code, words)
-        self.number, self.code, self.words = number, code, words
+    def __init__(self, taken: int, code: int, words: str) -> None:
+        super().__init__(taken, code, words)
+        self.taken, self.code, self.words = taken, code, words
 
 
 class Wire:
@@ -141,34 +141,37 @@ class Wire:
             self._answer_ping()
         return [answers[first + i] for i in range(len(questions))]
 
-    def publish(self, data: memoryview, ends: I64, *, again: bool = False) -> None:
-        """Frames end to end, and where each ends. Returns when the stream has them all; else `NotTaken`: those before
-        that one are there, and what is after it may be. `again`: some may be there already."""
-        sent = acknowledged = 0
-        failure: NotTaken | None = None
+    def publish(self, data: memoryview, ends: I64, *, again: bool = False) -> int:
+        """Frames end to end, and where each ends. Returns when the stream has them all, the number of the last there;
+        else `NotTaken`, when all that was sent has its answer. `again`: some may be there already."""
+        sent = acknowledged = refused = 0
+        refusal = last = b""
 
         def heed(message: Message) -> None:
-            nonlocal acknowledged, failure
+            nonlocal acknowledged, refused, refusal, last
             if not message.subject.endswith(b".ack"):
                 return
-            words = bytes(message.payload)
-            is_taken = not message.status and b'"error"' not in words and (again or b'"duplicate"' not in words)
-            if not is_taken and failure is None:
-                failure = _not_taken(acknowledged, message.status, words)
+            words = bytes(message.payload) or b'{"error": {"code": %d}}' % message.status
             acknowledged += 1
+            if b'"error"' not in words and (again or b'"duplicate"' not in words):
+                last = words
+                return
+            refused += 1
+            refusal = refusal or words
 
         while acknowledged < len(ends):
             begun = self._whole(ends, sent)
-            if failure is not None and sent == begun and acknowledged == int(np.searchsorted(ends, sent, "right")):
+            if refusal and sent == begun and acknowledged == int(np.searchsorted(ends, sent, "right")):
                 break  # nothing is sent after it, except the rest of what was begun; what was sent has its answer
             if sent == begun:
                 self._answer_ping()
-            upto = int(ends[min(acknowledged + WINDOW, len(ends)) - 1]) if failure is None else begun
+            upto = begun if refusal else int(ends[min(acknowledged + WINDOW, len(ends)) - 1])
             if sent < upto:
                 sent += self._write(data[sent : begun if self._is_pinged else min(upto, sent + _SEND_BYTES)])
             self._receive(heed, wait=sent >= upto, writing=sent < upto)
-        if failure is not None:
-            raise failure
+        if refusal:
+            raise _not_taken(acknowledged - refused, refusal)
+        return int(json.loads(last)["seq"])
 
     def _answer_ping(self) -> None:
         """Never inside a frame."""
@@ -248,14 +251,14 @@ def headers(raw: bytes) -> dict[str, str]:
     return dict(re.findall(r"^([^:\r\n]+): ?([^\r\n]*)", raw.decode(errors="replace"), re.MULTILINE))
 
 
-def _not_taken(number: int, status: int, words: bytes) -> NotTaken:
-    if status:
-        return NotTaken(number, status, "no stream takes its subject")
+def _not_taken(taken: int, words: bytes) -> NotTaken:
     raw = json.loads(words)
     if raw.get("duplicate"):
-        return NotTaken(number, 0, f"the stream has it already, at {raw['seq']}")
+        return NotTaken(taken, 0, f"the stream has it already, at {raw['seq']}")
     error = raw["error"]
-    return NotTaken(number, int(error.get("err_code", error.get("code", 0))), str(error.get("description", "")))
+    if error["code"] == 503 and "err_code" not in error:
+        return NotTaken(taken, 503, "no stream takes its subject")
+    return NotTaken(taken, int(error.get("err_code", error["code"])), str(error.get("description", "")))
 
 
 def _connected(options: NatsOptions, name: str) -> tuple[socket.socket, dict[str, Any]]:
