@@ -131,6 +131,23 @@ def test_keys_of_every_kind(shell: Shell) -> None:
     assert connection.execute("SELECT count(*) FROM bare").fetchone() == (0,)
 
 
+def test_nulls_of_json(shell: Shell) -> None:
+    """The trail has one for SQL's and JSON's: where only the latter can have been, it comes back."""
+    shell.audited.execute(
+        "CREATE TABLE docs (id int PRIMARY KEY, one jsonb NOT NULL, other json)",
+        "ALTER TABLE docs REPLICA IDENTITY FULL",
+        "INSERT INTO docs VALUES (1, 'null', NULL), (2, '{}', '[]')",
+    )
+    before = _rows(shell, "docs")
+    xid = shell.transaction(
+        "UPDATE docs SET one = '1', other = '[1]' WHERE id = 1",
+        "DELETE FROM docs WHERE id = 2",
+        "INSERT INTO docs VALUES (3, 'null', 'null')",
+    )
+    shell.run("revert", "--xid", str(xid), "--apply")
+    assert _rows(shell, "docs") == before
+
+
 def test_what_is_printed_is_obeyed_by_nobody(shell: Shell) -> None:
     """A context is an application's, or its user's: in the SQL that is shown, and on a terminal, it is only shown."""
     context = {"user": "x\nDROP TABLE orders; --", "\rDROP TABLE lines; --": "\x1b[2J\x9b\u202e"}

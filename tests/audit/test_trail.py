@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
+from tests import values
 from tests.audit.trailing import Trailing, trailing
 from tests.contract.audited import UNCHANGED
 from tests.fixtures.postgres import Database
@@ -254,6 +257,29 @@ def test_into_the_database_that_is_captured(database: Database, tmp_path: Path) 
             assert len(audited.rows()) == number + 1
         audited.assert_tells()
         assert {change.table for change in audited.log.changes()} == {"t"}
+
+
+def test_values_of_every_type_come_back(database: Database, tmp_path: Path) -> None:
+    """As docs/sinks/audit.md says how: a row of JSON, read as a row of the table, is the row that was there."""
+    rng = random.Random(1)
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(values.TYPES))
+    database.execute(f"{values.DECLARATIONS}; CREATE TABLE every (id int PRIMARY KEY, {columns}, n int)")
+    database.execute("ALTER TABLE every REPLICA IDENTITY FULL")
+    insert = sql.SQL("INSERT INTO every VALUES ({})")
+    with trailing(database, database, tmp_path) as audited:
+        for number in range(80):
+            # Two that jsonb has no other word for: a json's null, and a zero's sign.
+            made = [values.value(rng, kind) for kind in values.TYPES]
+            found = [None if text == "null" else "0" if text == "-0" else text for text in made]
+            audited.log.connection.execute(insert.format(sql.SQL(", ").join(map(sql.Literal, [number, *found]))))
+        audited.execute("UPDATE every SET n = 1")
+        audited.follow()
+    there = database.rows("SELECT id, (to_jsonb(e) - 'n')::text FROM every e ORDER BY id")
+    for image, operation in (("after", "INSERT"), ("before", "UPDATE"), ("after", "UPDATE")):
+        told = f"""
+            SELECT r.id, (to_jsonb(r) - 'n')::text FROM changes c, jsonb_populate_record(NULL::every, c.{image}) r
+            WHERE c.operation = '{operation}' ORDER BY r.id"""
+        assert database.rows(told) == there, (image, operation)
 
 
 _BEMI = """

@@ -18,7 +18,7 @@ from tailrace.sinks.audit.context import PREFIX
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.attgenerated <> '',
-       coalesce(a.attnum = ANY (i.indkey[: i.indnkeyatts - 1]), false)
+       coalesce(a.attnum = ANY (i.indkey[: i.indnkeyatts - 1]), false), a.attnotnull
 FROM pg_attribute a
 LEFT JOIN pg_index i ON i.indrelid = a.attrelid
     AND i.indexrelid = (SELECT x.indexrelid FROM pg_index x WHERE x.indrelid = a.attrelid
@@ -192,14 +192,17 @@ def _target(source: psycopg.Connection[Any], place: tuple[str, str], is_masked: 
         raise RevertError(
             f"the source has no table {'.'.join(place)}, or it cannot be seen", "was it dropped or renamed?"
         )
-    columns = {name: Column(name, kind, generated, is_masked(*place, name)) for name, kind, generated, _ in rows}
+    columns = {
+        name: Column(name, kind, generated, is_masked(*place, name), is_required)
+        for name, kind, generated, _, is_required in rows
+    }
     references = [
         Reference((c, child), tuple(columns), (p, parent), tuple(parent_columns), follows_deletes)
         for c, child, columns, p, parent, parent_columns, follows_deletes in source.execute(
             _REFERENCES, {"table": table}
         )
     ]
-    return Target(*place, columns, tuple([name for name, _, _, is_key in rows if is_key]), tuple(references))
+    return Target(*place, columns, tuple([name for name, _, _, is_key, _ in rows if is_key]), tuple(references))
 
 
 def _name(source: psycopg.Connection[Any], place: Place) -> str:

@@ -26,18 +26,23 @@ class Column:
     is_generated: bool = False
     is_masked: bool = False
     """In the trail: what it holds is not the value."""
+    is_required: bool = False
+    """NOT NULL."""
 
     @property
     def is_json(self) -> bool:
         return self.type in ("json", "jsonb")
 
     def literal(self, value: Any) -> sql.Composable:
-        found = dumps(value) if self.is_json and value is not None else text(value)
+        # The trail has one null for SQL's and JSON's.
+        found = dumps(value) if self.is_json and (value is not None or self.is_required) else text(value)
         return sql.SQL("NULL") if found is None else sql.Literal(found)
 
     def matches(self, value: Any) -> sql.Composable:
         """That the column holds this value: by the type's own equality, where it has one that tells values apart."""
         name, wanted = sql.Identifier(self.name), self.literal(value)
+        if value is None and self.is_json:
+            return sql.SQL("coalesce({}::jsonb = 'null', true)").format(name)
         if value is None:
             return sql.SQL("{} IS NULL").format(name)
         if self.type == "json":
