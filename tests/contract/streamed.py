@@ -131,7 +131,7 @@ class Streamed:
         async def done() -> Answer:
             connection = await nats.connect(self.server.url, user_credentials=self.more.get("credentials"))
             try:
-                return await work(connection.jetstream())
+                return await work(connection.jetstream(timeout=30))
             finally:
                 await connection.close()
 
