@@ -17,6 +17,7 @@ from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
 from tailrace.errors import ConfigError, SinkRefused
+from tailrace.sinks.audit import pieces
 from tailrace.source.snapshot import SnapshotJob
 
 _LONG = "repeat(md5('x'), 400)"
@@ -93,15 +94,16 @@ def test_contexts_among_other_messages(audited: Trailing) -> None:
     assert audited.rows()[-1]["context"] == text, "more digits than jsonb holds"
 
 
-def test_a_long_context_of_many_rows(audited: Trailing) -> None:
+def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out for each of them it is more than is held at once."""
+    monkeypatch.setattr(pieces, "HELD_BYTES", 1 << 20)
     audited.execute(
-        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', to_json(repeat('x', 100000))::text);"
+        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', to_json(repeat('x', 10000))::text);"
         " INSERT INTO t SELECT g FROM generate_series(1001, 2500) g; UPDATE t SET n = 1 WHERE id > 2490; COMMIT"
     )
     audited.follow()
     found = audited.trail.database.rows("SELECT count(*), min(length(context::text)), count(DISTINCT id) FROM changes")
-    assert found == [(1510, 100002, 1510)]
+    assert found == [(1510, 10002, 1510)]
 
 
 def test_values_that_were_not_sent(audited: Trailing) -> None:

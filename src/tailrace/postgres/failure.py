@@ -68,7 +68,10 @@ class Classifier:
 
 
 def _shared(section: str, broken: type[TailraceError], refused: type[TailraceError]) -> tuple[Rule, ...]:
-    credentials = f"check user and password: {section}.url, {section}.password_file or PGPASSWORD"
+    credentials = (
+        f"check user and password: {section}.url, {section}.password_file or PGPASSWORD; "
+        "of `tailrace audit` and `tailrace bridge`, the environment that they are run with"
+    )
     return (
         Rule(refused, "55000", r"not currently accepting connections", "ask who administers the database"),
         Rule(broken, "53300", r"too many (clients|connections)|connection slots|max_wal_senders", WAIT),

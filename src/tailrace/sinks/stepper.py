@@ -187,10 +187,14 @@ class Stepper:
 
     def _following(self, limits: plan.Limits | None = None) -> Batch:
         """Up to a gap, if there is one; then past it, if the sink can go on from there."""
-        if isinstance(self.sink, NotesGaps) and self.state.cursor is not None:
-            while (gap := plan.gap_at(self._reader, self.offset())) is not None and gap.gap_from is not None:
+        while True:
+            try:
+                return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
+            except GapError:
+                gap = plan.gap_at(self._reader, self.offset()) if isinstance(self.sink, NotesGaps) else None
+                if gap is None or gap.gap_from is None:
+                    raise
                 self._pass_gap(gap.gap_from, gap.end_lsn)
-        return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
 
     def log_end(self) -> Offset:
         """The place after everything that is in the log now."""

@@ -196,7 +196,7 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     if not chosen:
         raise SourceRefused(
             f"no table to capture: none matches {', '.join(source.tables)}",
-            "create the tables first, or mend [source] tables; `tailrace check` shows what there is",
+            "create the tables first, or mend [source] tables or TABLES; `tailrace check` shows what there is",
         )
     form = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
     command = form.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen))
