@@ -9,55 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from tests import oracle
-from tests.audit.trailing import Trailing, trailing, write_config
+from tests.audit.conftest import TABLES
+from tests.audit.trailing import Shell, trailing, write_config
+from tests.capturing import configured
+from tests.contract.audited import Audited
+from tests.contract.delivering import Delivering
 from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.replicas import sink_to
 
+from tailrace import settings, sinks
+from tailrace.audit import trail, verify
 from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
-
-_TABLES = """
-CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2), tags text[], details jsonb,
-                     placed_at timestamptz DEFAULT '2026-01-01');
-CREATE TABLE lines (order_id int REFERENCES orders, number int, body json, PRIMARY KEY (order_id, number),
-                    twice int GENERATED ALWAYS AS (number * 2) STORED);
-CREATE TABLE bare (n int, t text);
-ALTER TABLE orders REPLICA IDENTITY FULL;
-ALTER TABLE bare REPLICA IDENTITY FULL;
-"""
-
-
-class Shell:
-    """Commands with the settings of one trail."""
-
-    def __init__(self, audited: Trailing, config: Path) -> None:
-        self.audited = audited
-        self.config = config
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        self.audited.follow()
-        result: Result = CliRunner().invoke(main, ["--config", str(self.config), *arguments])
-        assert result.exit_code == code, result.output
-        return result.output
-
-
-@pytest.fixture
-def shell(database: Database, destination: Database, tmp_path: Path) -> Iterator[Shell]:
-    database.execute(_TABLES)
-    with trailing(database, destination, tmp_path) as audited:
-        yield Shell(audited, write_config(tmp_path / "tailrace.toml", database, destination, audited.log.store.url))
-
-
-def _transaction(shell: Shell, *statements: str) -> int:
-    """Its number."""
-    connection = shell.audited.log.connection
-    with connection.transaction():
-        for statement in statements:
-            connection.execute(statement.encode())
-        row = connection.execute("SELECT pg_current_xact_id()::xid::text::int").fetchone()
-        assert row is not None
-        return int(row[0])
+from tailrace.errors import GapError
+from tailrace.log import plan
+from tailrace.log.retention import Limits, retain
+from tailrace.sinks import Common, Configured
+from tailrace.sinks.audit.register import Register
+from tailrace.sinks.audit.table import ChangesTable
+from tailrace.sinks.stepper import Stepper
+from tailrace.source.capture import Capture
+from tailrace.store import Store
 
 
 def test_a_rows_life(shell: Shell) -> None:
@@ -100,8 +74,7 @@ def test_undone_as_shown(shell: Shell) -> None:
         "INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, NULL)",
     )
     before = {name: oracle.rows(connection, "public", name) for name in ("orders", "lines", "bare")}
-    xid = _transaction(
-        shell,
+    xid = shell.transaction(
         "UPDATE orders SET status = 'paid', tags = tags || '{x}', details = '{\"a\": 1}', placed_at = 'infinity'"
         " WHERE id < 3",
         "INSERT INTO orders (id) VALUES (4)",
@@ -138,8 +111,7 @@ def test_types_of_somebodys_own_are_undone(shell: Shell) -> None:
         """INSERT INTO own VALUES (1, '(1,"{""a"": 1}")', '[1,2]', '{good}'), (2, NULL, '[3,4]', '{bad,good}')""",
     )
     before = oracle.rows(connection, "public", "own")
-    xid = _transaction(
-        shell,
+    xid = shell.transaction(
         """UPDATE own SET n = '(2,"[]")', v = '[5,6]', m = '{}' WHERE id = 1""",
         "DELETE FROM own WHERE id = 2",
         "INSERT INTO own VALUES (3, '(,)', NULL, '{bad}')",
@@ -152,7 +124,7 @@ def test_types_of_somebodys_own_are_undone(shell: Shell) -> None:
 def test_what_stands_in_the_way(shell: Shell) -> None:
     connection = shell.audited.log.connection
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')")
-    xid = _transaction(shell, "UPDATE orders SET status = 'paid'")
+    xid = shell.transaction("UPDATE orders SET status = 'paid'")
     shell.audited.execute("UPDATE orders SET amount = 5 WHERE id = 2")
     before = oracle.rows(connection, "public", "orders")
     said = shell.run("revert", "--xid", str(xid), "--apply", code=1)
@@ -167,7 +139,7 @@ def test_what_the_trail_has_not_heard_of_yet(shell: Shell) -> None:
     """The statements themselves notice: nothing is done, not even what was in order."""
     connection = shell.audited.log.connection
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new')")
-    xid = _transaction(shell, "UPDATE orders SET status = 'paid'")
+    xid = shell.transaction("UPDATE orders SET status = 'paid'")
     shell.audited.follow()
     follow = shell.audited.follow
     shell.audited.follow = lambda: None  # type: ignore[method-assign]
@@ -184,14 +156,14 @@ def test_what_cannot_be_undone(shell: Shell) -> None:
         "INSERT INTO keyed SELECT g, g FROM generate_series(1, 3) g",
     )
     shell.audited.follow()
-    known = _transaction(shell, "UPDATE keyed SET n = 9 WHERE id = 1", "DELETE FROM keyed WHERE id = 2")
+    known = shell.transaction("UPDATE keyed SET n = 9 WHERE id = 1", "DELETE FROM keyed WHERE id = 2")
     shell.run("revert", "--xid", str(known), "--apply")
     rows = shell.audited.log.connection.execute("SELECT id, n FROM keyed ORDER BY id").fetchall()
     assert rows == [(1, 1), (2, 2), (3, 3)], "the change before says what PostgreSQL did not send"
     shell.audited.trail.database.execute("DELETE FROM changes WHERE \"table\" = 'keyed' AND primary_key = '3'")
-    unknown = _transaction(shell, "DELETE FROM keyed WHERE id = 3")
+    unknown = shell.transaction("DELETE FROM keyed WHERE id = 3")
     assert "cannot be brought back whole" in shell.run("revert", "--xid", str(unknown), code=1)
-    emptied = _transaction(shell, "TRUNCATE keyed")
+    emptied = shell.transaction("TRUNCATE keyed")
     assert "TRUNCATE of public.keyed has no rows" in shell.run("revert", "--xid", str(emptied), code=1)
     for arguments, words in (
         ([], "which changes?"),
@@ -204,7 +176,7 @@ def test_what_cannot_be_undone(shell: Shell) -> None:
 
 
 def test_masked_values_are_not_written_back(database: Database, destination: Database, tmp_path: Path) -> None:
-    database.execute(_TABLES)
+    database.execute(TABLES)
     mask = {"public.orders.status": "redact"}
     with trailing(database, destination, tmp_path, mask=mask) as audited:
         store = audited.log.store.url
@@ -212,7 +184,7 @@ def test_masked_values_are_not_written_back(database: Database, destination: Dat
         config.write_text(config.read_text() + '\nmask = {"public.orders.status" = "redact"}')
         shell = Shell(audited, config)
         audited.execute("INSERT INTO orders (id, status) VALUES (1, 'secret')")
-        xid = _transaction(shell, "DELETE FROM orders")
+        xid = shell.transaction("DELETE FROM orders")
         assert "status is masked in the trail" in shell.run("revert", "--xid", str(xid), code=1)
 
 
@@ -221,7 +193,7 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
     """As if they had never been, where no conflict was reported."""
     rng = random.Random(seed)
     work = list(_random_work(rng))
-    xids = [_transaction(shell, *statements) for statements in work]
+    xids = [shell.transaction(*statements) for statements in work]
     shell.audited.follow()
     undone = set()
     for number in rng.sample(range(len(work)), 25):
@@ -234,7 +206,7 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
             assert "later change" in result.output or "no change is like that" in result.output, result.output
     assert len(undone) > 5
     other = make_database(postgres)
-    other.execute(_TABLES)
+    other.execute(TABLES)
     with other.connect() as connection:
         for number, statements in enumerate(work):
             if number not in undone:
@@ -250,11 +222,17 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
 def _random_work(rng: random.Random) -> Iterator[list[str]]:
     """Every statement changes a row, to what depends on nothing: who comes later has changed what another left."""
     there: set[int] = set()
+    left: set[int] = set()
     for number in range(40):
         found = []
         for _ in range(rng.randint(1, 4)):
             key = rng.randint(1, 60)
-            if key not in there:
+            if key in left or rng.random() < 0.1:
+                found.append(f"INSERT INTO bare VALUES ({number % 3}, 'twin')")
+            elif key in there and rng.random() < 0.1:
+                left.add(key)
+                found.append(f"UPDATE orders SET id = {key + 1000}, amount = 'NaN' WHERE id = {key}")
+            elif key not in there:
                 there.add(key)
                 found.append(
                     f"INSERT INTO orders (id, status, amount, tags) VALUES ({key}, 's{number}', {number}.5, '{{t}}')"
@@ -298,6 +276,66 @@ def test_proved(shell: Shell) -> None:
         assert f"differs from the log in {number} of" in said
 
 
+def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_AT_ONCE", plan.Limits(1, 1 << 20))
+    for number in range(4):
+        shell.audited.execute(f"INSERT INTO orders (id) VALUES ({number})")
+        shell.audited.follow()
+    given = settings.load(shell.config, {})
+    options, name = trail.options_of(given, {})
+    ((oldest,),) = shell.audited.trail.database.rows("SELECT min(committed_at) FROM changes WHERE primary_key = '3'")
+
+    def meanwhile(_: verify.Tally) -> None:
+        shell.audited.execute("INSERT INTO orders (id) SELECT max(id) + 1 FROM orders")
+        shell.audited.follow()
+        Register(proved.connection, options.schema, name).keep_since(oldest)
+        ChangesTable(proved.connection, *proved.place).drop_before(oldest, 100)
+
+    with trail.at(options, name) as proved:
+        tally = verify.verify(proved, given.store, trail.common_of(given, {}, name), None, meanwhile)
+    assert (tally.changes, tally.differences) == (4, [])
+    shell.audited.trail.database.execute(
+        "UPDATE changes SET commit_position = commit_position * 2"
+        " WHERE id = (SELECT id FROM changes ORDER BY commit_position DESC LIMIT 1)"
+    )
+    said = shell.run("audit", "verify", code=1)
+    assert "the log has it, the trail does not" in said
+    assert "the trail has it, the log does not" in said
+
+
+def test_proved_where_values_were_not_sent(shell: Shell) -> None:
+    """Forged ones are named, whatever the row says that it does not know; those that nothing tells are counted."""
+    trail = shell.audited.trail.database
+    database = shell.audited.source.name
+    shell.audited.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE big ALTER body SET STORAGE EXTERNAL",
+        "INSERT INTO big VALUES (1, 0, repeat('x', 9000)), (2, 0, repeat('y', 9000))",
+        "UPDATE big SET n = 1",
+    )
+    shell.run("audit", "verify")
+    update = "UPDATE changes SET {} WHERE operation = 'UPDATE' AND primary_key = '1'"
+    for how, words in (
+        ("unchanged = '{body}', after = after || '{\"body\": \"forged\"}'", "big 1: unchanged, after differ"),
+        ("unchanged = '{n}'", "big 1: unchanged differ"),
+        ('unchanged = NULL, after = after || \'{"body": "__tailrace_unchanged"}\'', "big 1: unchanged, after differ"),
+    ):
+        ((before,),) = trail.rows("SELECT after::text FROM changes WHERE operation = 'UPDATE' AND primary_key = '1'")
+        trail.execute(update.format(how))
+        assert words in shell.run("audit", "verify", code=1)
+        trail.execute(update.format(f"unchanged = NULL, after = $${before}$$"))
+    trail.execute(update.format("unchanged = '{body}', after = after || '{\"body\": \"__tailrace_unchanged\"}'"))
+    assert "1 values that PostgreSQL did not send" in shell.run("audit", "verify")
+    trail.execute(
+        'INSERT INTO changes (id, database, schema, "table", operation, committed_at, position, queued_at)'
+        f" VALUES (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), 1, now()),"
+        f" (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), (1::bigint << 62), now())"
+    )
+    said = shell.run("audit", "verify", code=1)
+    assert "1 rows from before Tailrace" in said
+    assert "40000000/0:0  public.big: the trail has it, the log does not" in said
+
+
 def test_erased_and_still_proved(shell: Shell) -> None:
     trail = shell.audited.trail.database
     shell.audited.execute(
@@ -312,7 +350,7 @@ def test_erased_and_still_proved(shell: Shell) -> None:
     assert "2 rows whose values were erased" in said
     shell.audited.execute("UPDATE orders SET amount = 3 WHERE id = 5")
     shell.run("audit", "verify")
-    xid = _transaction(shell, "DELETE FROM orders WHERE id = 5")
+    xid = shell.transaction("DELETE FROM orders WHERE id = 5")
     shell.run("audit", "erase", "orders", "5", "--column", "status", "--yes")
     assert "status was erased from the trail" in shell.run("revert", "--xid", str(xid), "--apply", code=1)
     assert shell.audited.log.connection.execute("SELECT count(*) FROM orders WHERE id = 5").fetchone() == (0,)
@@ -324,6 +362,117 @@ def test_erased_and_still_proved(shell: Shell) -> None:
         (["orders", "77"], "nothing about"),
     ):
         assert words in shell.run("audit", "erase", *arguments, "--yes", code=2)
+
+
+def test_erased_under_all_its_keys(shell: Shell) -> None:
+    """And nobody else's, who had one of them; nor does a value come back that was not known yet."""
+    trail = shell.audited.trail.database
+    shell.audited.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, name text, body text)",
+        "ALTER TABLE people ALTER body SET STORAGE EXTERNAL",
+        "INSERT INTO people VALUES (2, 'other', 'other'), (7, 'seven', repeat('secret', 2000))",
+        "DELETE FROM people WHERE id = 2",
+        "INSERT INTO people VALUES (1, 'secret', repeat('secret', 2000))",
+        "UPDATE people SET id = 2 WHERE id = 1",
+        "UPDATE people SET id = 3, name = 'secret too' WHERE id = 2",
+        "UPDATE people SET name = 'secret again' WHERE id = 3",
+        "DELETE FROM people WHERE id = 3",
+        "INSERT INTO people VALUES (3, 'third', 'third')",
+    )
+    told = [json.loads(line) for line in shell.run("history", "people", "1", "--json").splitlines()]
+    assert [line["row"] and line["row"]["id"] for line in told] == [1, 2, 3, 3, None]
+    shell.audited.execute("UPDATE people SET name = 'later' WHERE id = 7")
+    shell.audited.follow()
+    trail.execute(
+        "UPDATE changes SET unchanged = '{body}', after = after || '{\"body\": \"__tailrace_unchanged\"}'"
+        " WHERE after ->> 'name' = 'later'"
+    )
+    for key in ("1", "7"):
+        shell.run("audit", "erase", "people", key, "--yes")
+    assert trail.rows("SELECT count(*) FROM changes WHERE changes::text LIKE '%secret%'") == [(0,)]
+    left = trail.rows("SELECT after ->> 'name' FROM changes WHERE after ->> 'name' !~ 'erased' ORDER BY 1")
+    assert left == [("other",), ("third",)]
+    assert trail.rows("SELECT count(*) FROM changes WHERE unchanged IS NOT NULL") == [(0,)], (
+        "nothing is to be found out"
+    )
+    shell.run("audit", "verify")
+
+
+def test_proved_where_the_log_was_trimmed(shell: Shell) -> None:
+    trail = shell.audited.trail.database
+    for number in range(6):
+        shell.audited.execute(f"INSERT INTO orders (id, status) VALUES ({number}, 'a')")
+        shell.audited.follow()
+    removed = retain(shell.audited.log.store, Limits(max_bytes=12_000), force=True).remove
+    assert removed
+    said = shell.run("audit", "verify")
+    assert "rows from before what is still in the log" in said
+    trail.execute("UPDATE changes SET after = '{}' WHERE primary_key = '5'")
+    assert "orders 5: after differ" in shell.run("audit", "verify", code=1)
+
+
+def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:
+    """Somebody dropped the slot, and accepted it: the trail has what is before and after, and says what it lacks."""
+    store = settings.Store((tmp_path / "store").as_uri())
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+
+    def capture(*, accept_gap: bool = False) -> None:
+        Capture(configured(database), Store.open(store.url), until="current", accept_gap=accept_gap).run()
+
+    with Delivering(Audited(destination), store, name="audit").stepper() as first:
+        capture()
+        database.execute("INSERT INTO t VALUES (1)")
+        capture()
+        first.deliver(first.ahead().end)
+        database.execute("INSERT INTO t VALUES (2)")
+        capture()
+        database.execute("SELECT pg_drop_replication_slot('tailrace'); INSERT INTO t VALUES (3)")
+        capture(accept_gap=True)
+        database.execute("INSERT INTO t VALUES (4)")
+        capture()
+    with Delivering(Audited(destination), store, name="audit").stepper() as stepper:
+        while (ahead := stepper.ahead()).slices:
+            stepper.deliver(ahead.end)
+    assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("2",), ("4",)]
+    assert destination.rows("SELECT lost_from < lost_until FROM tailrace.gaps") == [(True,)]
+    config = write_config(tmp_path / "tailrace.toml", database, destination, store.url)
+    result = CliRunner().invoke(main, ["--config", str(config), "audit", "verify"])
+    assert result.exit_code == 0, result.output
+    assert "was lost: neither the log nor the table has it" in result.output
+
+
+def test_a_log_that_begins_later(database: Database, destination: Database, tmp_path: Path) -> None:
+    """The old one is gone, with what was not delivered yet: the trail notes it, and a sink that keeps tables stops."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    old, new = (settings.Store((tmp_path / name).as_uri()) for name in ("old", "new"))
+
+    def insert(number: int, store: settings.Store) -> None:
+        database.execute(f"INSERT INTO t VALUES ({number})")
+        Capture(configured(database), Store.open(store.url), until="current").run()
+
+    def steppers(store: settings.Store) -> list[Stepper]:
+        common = Common(type="postgres", name="replica", start="earliest", route="copy.{table}")
+        audit = {**Audited(destination).settings(), "name": "audit"}
+        audited = sinks.configured(settings.Settings(store=store, sinks=(audit,)), {})
+        return [Stepper(each, store) for each in (*audited, Configured(common, sink_to(destination)))]
+
+    insert(0, old)
+    insert(1, old)
+    for stepper in steppers(old):
+        stepper.open()
+        stepper.deliver(stepper.ahead().end)
+        stepper.close()
+    insert(2, old)
+    insert(3, new)
+    audited, replica = steppers(new)
+    audited.open()
+    audited.deliver(audited.ahead().end)
+    audited.close()
+    assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("3",)]
+    assert destination.rows("SELECT sink FROM tailrace.gaps") == [("audit",)]
+    with pytest.raises(GapError, match="the log begins at"):
+        replica.open()
+    replica.close()
 
 
 def test_without_a_trail(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_the_environment() -> None:
             "DB_SSL_MODE": "require",
             "DEST_DB_HOST": "other",
             "DEST_DB_NAME": "audit",
-            "TABLES": "orders, shop.items",
+            "TABLES": "orders, shop.items,User,log_*",
             "LOG_LEVEL": "warn",
             "SHUTDOWN_TIMEOUT": "5s",
             "CLEANUP_ON_SHUTDOWN": "1",
@@ -138,7 +138,10 @@ def test_the_environment() -> None:
     assert given.settings.source.url == "postgresql://me%40home@[::1]:5432/a%2Fb"
     (sink,) = given.settings.sinks
     assert sink["url"] == "postgresql://me%40home@other:5432/audit"
-    assert (sink["password"], sink["sslmode"], sink["tables"]) == ("p", "require", ["public.orders", "shop.items"])
+    assert (sink["password"], sink["sslmode"], sink["tables"]) == (
+        *("p", "require"),
+        ['public."orders"', '"shop"."items"', 'public."User"', "public.log_*"],
+    )
     assert (given.log_level, given.shutdown_timeout_s, given.metrics_port) == (logging.WARNING, 5.0, 9100)
     assert given.cleans_up
     assert given.settings.source.slot == "bemi"

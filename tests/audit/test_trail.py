@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
+from tests import values
 from tests.audit.trailing import Trailing, trailing
 from tests.contract.audited import UNCHANGED
 from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
 from tailrace.errors import ConfigError, SinkRefused
+from tailrace.sinks.audit import pieces
 from tailrace.source.snapshot import SnapshotJob
 
 _LONG = "repeat(md5('x'), 400)"
@@ -73,6 +77,33 @@ def test_contexts(audited: Trailing) -> None:
     }
     assert [found[str(n)] for n in (11, 12, 13)] == [None] * 3
     assert (found["14"], found["15"]) == ("no json", "\\x00ff")
+
+
+def test_contexts_among_other_messages(audited: Trailing) -> None:
+    """They count for nothing: what an application says first is still said first."""
+    other = "SELECT pg_logical_emit_message(true, 'other', 'x')"
+    rows = [f"INSERT INTO t VALUES ({number})" for number in range(5)]
+    audited.execute(
+        f"BEGIN; {other}; {_say('a')}; {rows[0]}; {_say('b')}; {other}; {rows[1]}; COMMIT",
+        f"BEGIN; {other}; {rows[2]}; {_say('c')}; {rows[3]}; {_say('d')}; COMMIT",
+    )
+    assert [row["context"] for row in audited.rows()] == ["a", "b", "c", "d"]
+    audited.assert_tells()
+    text = '{"n": ' + "9" * 200_000 + "}"
+    audited.execute(f"BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '{text}'); {rows[4]}; COMMIT")
+    assert audited.rows()[-1]["context"] == text, "more digits than jsonb holds"
+
+
+def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written out for each of them it is more than is held at once."""
+    monkeypatch.setattr(pieces, "HELD_BYTES", 1 << 20)
+    audited.execute(
+        "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', to_json(repeat('x', 10000))::text);"
+        " INSERT INTO t SELECT g FROM generate_series(1001, 2500) g; UPDATE t SET n = 1 WHERE id > 2490; COMMIT"
+    )
+    audited.follow()
+    found = audited.trail.database.rows("SELECT count(*), min(length(context::text)), count(DISTINCT id) FROM changes")
+    assert found == [(1510, 10002, 1510)]
 
 
 def test_values_that_were_not_sent(audited: Trailing) -> None:
@@ -151,6 +182,33 @@ def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -
     (_, row) = audited.rows("r")
     assert row["after"]["a"] == UNCHANGED
     assert row["unchanged"] == ["a"]
+    audited.execute("UPDATE r SET a = repeat('a', 9000)", "ALTER TABLE r ADD c int")
+    audited.follow()
+    audited.execute("UPDATE r SET n = 3")
+    assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "a column more makes the others no others"
+
+
+def test_what_another_row_had_is_not_taken_for_it(audited: Trailing) -> None:
+    """One that had the key before, one of a table that had the name before, one whose successor's was erased."""
+    audited.execute("CREATE TABLE next (LIKE t INCLUDING ALL)", f"INSERT INTO next VALUES (7, 0, {_LONG})")
+    audited.follow()
+    steps = [
+        ["INSERT INTO t VALUES (1, 0, repeat('a', 9000)), (7, 0, repeat('b', 9000))"],
+        ["UPDATE t SET id = 2 WHERE id = 1"],
+        ["UPDATE t SET id = 1 WHERE id = 100"],
+        ["UPDATE t SET n = 1 WHERE id = 1"],
+        ["DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (2, 0, repeat('c', 9000))"],
+    ]
+    for statements in steps:
+        audited.execute(*statements)
+        audited.follow()
+    assert audited.rows("t")[4]["unchanged"] == ["body"]
+    erased = "UPDATE changes SET after = after || '{\"body\": \"__tailrace_erased\"}' WHERE after ->> 'body' LIKE 'cc%'"
+    audited.trail.database.execute(erased)
+    audited.execute("UPDATE t SET n = 1 WHERE id = 2")
+    audited.follow()
+    audited.execute("ALTER TABLE t RENAME TO last", "ALTER TABLE next RENAME TO t", "UPDATE t SET n = 1 WHERE id = 7")
+    assert [row["unchanged"] for row in audited.rows("t")[-2:]] == [["body"], ["body"]]
 
 
 def test_keys(audited: Trailing) -> None:
@@ -203,13 +261,37 @@ def test_into_the_database_that_is_captured(database: Database, tmp_path: Path) 
         assert {change.table for change in audited.log.changes()} == {"t"}
 
 
+def test_values_of_every_type_come_back(database: Database, tmp_path: Path) -> None:
+    """As docs/sinks/audit.md says how: a row of JSON, read as a row of the table, is the row that was there."""
+    rng = random.Random(1)
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(values.TYPES))
+    database.execute(f"{values.DECLARATIONS}; CREATE TABLE every (id int PRIMARY KEY, {columns}, n int)")
+    database.execute("ALTER TABLE every REPLICA IDENTITY FULL")
+    insert = sql.SQL("INSERT INTO every VALUES ({})")
+    with trailing(database, database, tmp_path) as audited:
+        for number in range(80):
+            # Two that jsonb has no other word for: a json's null, and a zero's sign.
+            made = [values.value(rng, kind) for kind in values.TYPES]
+            found = [None if text == "null" else "0" if text == "-0" else text for text in made]
+            audited.log.connection.execute(insert.format(sql.SQL(", ").join(map(sql.Literal, [number, *found]))))
+        audited.execute("UPDATE every SET n = 1")
+        audited.follow()
+    there = database.rows("SELECT id, (to_jsonb(e) - 'n')::text FROM every e ORDER BY id")
+    for image, operation in (("after", "INSERT"), ("before", "UPDATE"), ("after", "UPDATE")):
+        told = f"""
+            SELECT r.id, (to_jsonb(r) - 'n')::text FROM changes c, jsonb_populate_record(NULL::every, c.{image}) r
+            WHERE c.operation = '{operation}' ORDER BY r.id"""
+        assert database.rows(told) == there, (image, operation)
+
+
 _BEMI = """
 CREATE TABLE changes (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     database varchar(255) NOT NULL, schema varchar(255) NOT NULL, "table" varchar(255) NOT NULL,
     operation text NOT NULL, before jsonb NOT NULL, after jsonb NOT NULL, context jsonb NOT NULL,
-    primary_key varchar(255), committed_at timestamptz NOT NULL, queued_at timestamptz NOT NULL,
-    created_at timestamptz NOT NULL, position bigint NOT NULL
+    primary_key varchar(255), committed_at timestamptz(0) NOT NULL, queued_at timestamptz(0) NOT NULL,
+    created_at timestamptz(0) NOT NULL, position bigint NOT NULL,
+    UNIQUE (position, "table", schema, database, operation)
 );
 INSERT INTO changes (database, schema, "table", operation, before, after, context, primary_key, committed_at,
                      queued_at, created_at, position)
@@ -220,18 +302,40 @@ VALUES ('d', 'public', 't', 'CREATE', '{}', '{"id": 1}', '{}', '1', now(), now()
 def test_a_table_that_bemi_made(database: Database, destination: Database, tmp_path: Path) -> None:
     """It stays, with its rows and its way to call an insert; what is missing is added."""
     destination.execute(_BEMI)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    long = "x" * 300
+    database.execute("CREATE TABLE t (id text PRIMARY KEY)")
     with trailing(database, destination, tmp_path) as audited:
-        audited.execute("INSERT INTO t VALUES (2)", "DELETE FROM t")
+        # Rows of one COPY have one LSN.
+        with audited.log.connection.cursor() as cursor, cursor.copy("COPY t FROM STDIN") as copy:
+            copy.write(f"2\n{long}\n")
+        audited.execute("DELETE FROM t WHERE id = '2'")
         audited.follow()
-    found = destination.rows("SELECT operation, primary_key, after, before FROM changes ORDER BY position")
+    found = destination.rows("SELECT operation, primary_key, after, before FROM changes ORDER BY position, ordinal")
     assert found == [
         ("CREATE", "1", {"id": 1}, {}),
-        ("CREATE", "2", {"id": 2}, None),
-        ("DELETE", "2", None, {"id": 2}),
+        ("CREATE", "2", {"id": "2"}, None),
+        ("CREATE", long, {"id": long}, None),
+        ("DELETE", "2", None, {"id": "2"}),
     ]
+    finer = destination.rows("SELECT count(*) FROM changes WHERE committed_at <> date_trunc('second', committed_at)")
+    assert finer == [(3,)]
     kept = destination.rows("SELECT count(*) FROM changes WHERE commit_position IS NULL")
     assert kept == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        ("ALTER committed_at TYPE timestamp", "committed_at is timestamp without time zone"),
+        ("ALTER before TYPE json", "before is json, and has to be jsonb"),
+    ],
+)
+def test_a_table_that_cannot_hold_changes(
+    altered: str, words: str, database: Database, destination: Database, tmp_path: Path
+) -> None:
+    destination.execute(f"{_BEMI}; ALTER TABLE changes {altered}")
+    with pytest.raises(SinkRefused, match=words), trailing(database, destination, tmp_path):
+        pass
 
 
 def test_masked(database: Database, destination: Database, tmp_path: Path) -> None:

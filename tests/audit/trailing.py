@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
 from tests.contract.audited import Audited, Row
 from tests.contract.delivering import Delivering
 from tests.e2e.captured import Captured, captured
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
+from tailrace.cli import main
 from tailrace.log import plan
 from tailrace.sinks.stepper import Stepper
 
@@ -65,3 +67,27 @@ def write_config(path: Path, source: Database, destination: Database, store: str
     ]
     path.write_text("\n".join(lines))
     return path
+
+
+class Shell:
+    """Commands with the settings of one trail."""
+
+    def __init__(self, audited: Trailing, config: Path) -> None:
+        self.audited = audited
+        self.config = config
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        self.audited.follow()
+        result: Result = CliRunner().invoke(main, ["--config", str(self.config), *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    def transaction(self, *statements: str) -> int:
+        """Its number."""
+        connection = self.audited.log.connection
+        with connection.transaction():
+            for statement in statements:
+                connection.execute(statement.encode())
+            row = connection.execute("SELECT pg_current_xact_id()::xid::text::int").fetchone()
+            assert row is not None
+            return int(row[0])

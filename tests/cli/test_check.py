@@ -36,7 +36,7 @@ def test_check_exits_with_1_when_it_cannot(database: Database) -> None:
 def test_check_of_a_server_that_is_not_there() -> None:
     result = CliRunner().invoke(main, ["check"], env={"TAILRACE_SOURCE_URL": "postgresql://u@127.0.0.1:1/d"})
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: connection failed")
+    assert result.stderr.startswith('error: connection to server at "127.0.0.1", port 1 failed: ')
     assert "\nhint: is the server running" in result.stderr
 
 

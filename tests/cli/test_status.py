@@ -53,7 +53,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))")
     store = Store.open(*s3_address)
     now = datetime.now(UTC)
-    status.save(store, replace(SINK, name="replica", lag_bytes=2_500_000, updated_at=now))
+    status.save(store, replace(SINK, name="replica", lag_bytes=2_500_000, set_aside=3, updated_at=now))
     silent = replace(
         SINK, name="gone", state="retrying", last_error="cannot be [reached]", last_error_hint="look there"
     )
@@ -71,6 +71,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     screen = tell(env)
     for words in ("not in use", "WAL held back", "objects", "2.5 MB", "running", "never ran"):
         assert words in screen
+    assert "replica: 3 changes set aside, in cursors/replica/set_aside/ of the store" in screen
     assert "gone: cannot be [reached]. look there" in screen
     assert "gone: last heard of 1 h 0 min ago; does it run?" in screen
     assert max(map(len, screen.splitlines())) < 160

@@ -111,7 +111,7 @@ def contexts_of(changes: Iterable[Change]) -> Iterator[tuple[Position, Any]]:
         said = [e for e in events if e.prefix == "_bemi" and e.transactional]
         if not said:
             continue
-        leads = events[0] is said[0]
+        leads = all(event.relation is None for event in events[: events.index(said[0])])
         for number, event in enumerate(events):
             if event.relation is None:
                 continue

@@ -77,11 +77,29 @@ def test_engines_agree_on_many_deleted_rows(following: Following, spark: SparkSe
     log.execute("DELETE FROM t WHERE id % 5 < 3", "UPDATE t SET n = -n WHERE id % 7 = 0")
     following.follow()
     _assert_engines_agree(following, spark)
-    upkeep.compact(following.sink._opened().lake, following.table, upkeep.FILE_BYTES, 1 << 30)
+    lake, lineage = following.sink._opened().lake, _lineage(following, spark)
+    assert upkeep.merge(lake, following.table, 1 << 30) == 2
     _assert_engines_agree(following, spark)
+    assert _lineage(following, spark) == lineage, "rows that move are the same rows"
     log.execute("UPDATE t SET id = id + 1000000 WHERE id % 3 = 0", "DELETE FROM t WHERE n < 0")
     following.follow()
     _assert_engines_agree(following, spark)
+    lineage = _lineage(following, spark)
+    upkeep.compact(lake, following.table, upkeep.FILE_BYTES, 1 << 30)
+    _assert_engines_agree(following, spark)
+    assert _lineage(following, spark) == lineage
+    log.execute("DELETE FROM t WHERE id % 11 = 0", "INSERT INTO t VALUES (-1, -1, 'last')")
+    following.follow()
+    lineage = _lineage(following, spark)
+    assert upkeep.merge(lake, following.table, 1 << 30) == 2
+    assert _lineage(following, spark) == lineage
+    _assert_engines_agree(following, spark)
+    assert upkeep.merge(lake, following.table, 1 << 30) == 0, "one file is not merged"
+
+
+def _lineage(following: Following, spark: SparkSession) -> set[tuple[Any, ...]]:
+    rows = spark.read.format("iceberg").load(following.table.metadata)
+    return {tuple(row) for row in rows.select("id", "_row_id", "_last_updated_sequence_number").collect()}
 
 
 _SUMS = "count(*), sum(id), sum(n), count(DISTINCT note), min(note), max(note)"

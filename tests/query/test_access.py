@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.query.conftest import connect
 from tests.query.lakes import SINK, Made
 from tests.query.raw import Raw
 
+from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError
 from tailrace.query.scram import Verifier
 from tailrace.query.server import Server
@@ -124,6 +126,37 @@ def test_what_comes_before_authentication_is_small(guarded: Server) -> None:
         client.message()
         client.socket.sendall(b"p" + struct.pack("!i", 5_000))
         assert b"08P01" in client.message()[1]
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_who_only_trickles_is_shown_the_door(guarded: Server, monkeypatch: pytest.MonkeyPatch, with_tls: bool) -> None:
+    """Each byte comes in time; all together do not. Else a few of them would keep everybody else out."""
+    monkeypatch.setattr("tailrace.query.server._LOGIN_SECONDS", 0.5)
+    with Raw(guarded.port) as client:
+        client.socket.settimeout(10)
+        if with_tls:
+            client.socket.sendall(struct.pack("!ii", 8, 80_877_103))
+            assert client.socket.recv(1) == b"S"
+            client.socket.sendall(b"\x16\x03\x01\x02\x00")
+        else:
+            client.socket.sendall(struct.pack("!i", 9_000))
+
+        def is_gone() -> bool:
+            try:
+                client.socket.sendall(b"x")
+                return select.select([client.socket], [], [], 0)[0] != []
+            except OSError:
+                return True
+
+        assert wait_until(is_gone, 10)
+
+
+def test_a_name_that_is_no_text_is_no_fault_of_ours(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+    with Raw(guarded.port) as client:
+        body = struct.pack("!i", 196_608) + b"user\0\xff\0\0"
+        client.socket.sendall(struct.pack("!i", len(body) + 4) + body)
+        assert b"08P01" in client.message()[1]
+    assert not caplog.text
 
 
 def test_a_stranger_cannot_cancel(guarded: Server) -> None:

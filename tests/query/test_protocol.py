@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psutil
 import psycopg
+import psycopg.types.json
 import pytest
 from tests.query.conftest import Served
 from tests.query.raw import Raw
@@ -67,6 +68,27 @@ def test_a_portal_gives_rows_in_portions_while_other_statements_run(served: Serv
         assert [row[0] for row in cursor] == list(range(4, 501))
 
 
+def test_a_cursor_outlives_its_block_where_it_is_to(served: Served) -> None:
+    with served.connect(autocommit=False) as connection:
+        with connection.cursor("kept", withhold=True) as kept, connection.cursor("other") as other:
+            for cursor in (kept, other):
+                cursor.execute("SELECT id FROM orders ORDER BY id")
+            connection.commit()
+            assert kept.fetchmany(2) == [(1,), (2,)]
+            with pytest.raises(psycopg.errors.InvalidCursorName):
+                other.fetchone()
+        connection.rollback()
+
+
+@pytest.mark.parametrize("statement", ["FETCH -1 FROM c", "MOVE -2 IN c", "FETCH 0 FROM c", "FETCH PRIOR FROM c"])
+def test_a_cursor_goes_forward_only(served: Served, statement: str) -> None:
+    with served.connect(autocommit=False) as connection:
+        connection.execute("DECLARE c SCROLL CURSOR FOR SELECT id FROM orders ORDER BY id")
+        assert connection.execute("FETCH 2 FROM c").fetchall() == [(1,), (2,)]
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="forward"):
+            connection.execute(statement.encode())
+
+
 def test_several_statements_in_one_message(served: Served) -> None:
     with served.connect() as connection:
         cursor = connection.execute("SELECT 1; SET application_name = 'x'; SELECT 2 AS b")
@@ -111,6 +133,49 @@ def test_copy_of_a_table_with_columns(served: Served) -> None:
         assert sorted(copy.rows())[0] == ("Customer 1", "1")
 
 
+def test_what_was_prepared_is_forgotten_when_told_to(served: Served) -> None:
+    with served.connect() as connection:
+        for forget in ("DISCARD ALL", "DEALLOCATE ALL", "DEALLOCATE s"):
+            assert connection.pgconn.prepare(b"s", b"SELECT 1").status == psycopg.pq.ExecStatus.COMMAND_OK
+            connection.execute(forget.encode())
+        with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+            connection.execute("DEALLOCATE s")
+
+
+def test_as_many_parameters_as_a_message_counts(served: Served) -> None:
+    with served.connect() as connection:
+        found = connection.pgconn.exec_params(b"SELECT $1::int + $65535::int", [b"1"] * 65_535)
+        assert found.get_value(0, 0) == b"2"
+
+
+def test_numbers_and_documents_as_parameters(served: Served) -> None:
+    with served.connect() as connection:
+        query = "SELECT count(*) FROM orders WHERE amount = ANY(%b) AND (%b::jsonb) ->> 'a' = 'x'"
+        given = [[Decimal("79.190"), Decimal("158.38")], psycopg.types.json.Jsonb({"a": "x"})]
+        assert connection.execute(query, given).fetchone() == (2,)
+
+
+@pytest.mark.parametrize("statement", ["SELECT " + "(" * 600 + "1" + ")" * 600, "SELECT 1" + ", 1" * 100_000])
+def test_a_statement_that_is_too_much_is_refused_at_once(served: Served, statement: str) -> None:
+    with served.connect() as connection, pytest.raises(psycopg.errors.StatementTooComplex):
+        connection.execute(statement.encode())
+
+
+def test_more_than_the_protocol_of_here_is_declined(served: Served) -> None:
+    with Raw(served.server.port) as client:
+        body = struct.pack("!i", 196_610) + b"user\0reader\0_pq_.new\0x\0\0"
+        client.socket.sendall(struct.pack("!i", len(body) + 4) + body)
+        assert client.message() == (b"v", struct.pack("!ii", 196_608, 1) + b"_pq_.new\0")
+        assert client.until(b"Z")
+
+
+def test_a_block_goes_on_from_a_savepoint(served: Served) -> None:
+    with served.connect(autocommit=False) as connection, connection.transaction():
+        with pytest.raises(psycopg.errors.UndefinedColumn), connection.transaction():
+            connection.execute("SELECT nothing FROM orders")
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_a_block_stays_failed_until_it_ends(served: Served) -> None:
     with served.connect(autocommit=False) as connection:
         with pytest.raises(psycopg.errors.UndefinedColumn):
@@ -137,6 +202,13 @@ def test_a_block_stays_failed_until_it_ends(served: Served) -> None:
         ("SELECT a.id FROM orders a, orders b WHERE id = 1", "42702"),
         ("SELECT 2147483647::int4 + 1::int4", "22003"),
         ("SELECT '2024-13-01'::date", "22008"),
+        ("SELECT id / (id - 3) FROM customers", "22012"),
+        ("SELECT amount % (quantity - 1) FROM orders", "22012"),
+        ("SELECT 1.5 / 0, mod(7, 0), 1::float8 / 0", "22012"),
+        ("SELECT to_char(placed_at, 'DDth') FROM orders", "0A000"),
+        ("SELECT to_char(placed_at, note) FROM orders", "0A000"),
+        ("SELECT format('%d', id) FROM orders", "0A000"),
+        ("SELECT repeat('x', 2000000000), lpad('x', 2000000000)", "54000"),
         ("SET nothing = 1", "42704"),
         ("SHOW nothing", "42704"),
         ("SET tailrace.as_of = 'yesterday'", "22023"),

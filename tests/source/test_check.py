@@ -13,7 +13,8 @@ from tests.fixtures.postgres import Database, drop_database, make_database, runn
 from tailrace.embedded.postgres import Postgres
 from tailrace.settings import Source
 from tailrace.source.check import Finding, Severity, can_capture, inspect
-from tailrace.source.connection import connect_replication
+from tailrace.source.connection import connect, connect_replication
+from tailrace.source.slot import ensure_publication
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -330,6 +331,28 @@ def test_generated_columns(subject: Subject) -> None:
     subject.is_mended(NOTE, "table public.t", "column twice is generated, and the publication does not send it")
     subject.database.execute("ALTER TABLE t ADD thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL")
     subject.has(NOTE, "table public.t", "thrice is generated when it is read")
+
+
+def test_generated_columns_with_the_identity_full(subject: Subject) -> None:
+    """From 18 on PostgreSQL refuses UPDATEs of such a table, once it is published: it must not be by us."""
+    database = subject.database
+    database.execute("""
+        CREATE TABLE plain (id int PRIMARY KEY);
+        CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);
+        ALTER TABLE t REPLICA IDENTITY FULL; INSERT INTO t VALUES (1);
+    """)
+    is_refused = database.server.version >= 18
+    if is_refused:
+        subject.has(WARNING, "table public.t", "capture leaves it out")
+    with connect(subject.source) as connection:
+        ensure_publication(connection, subject.source)
+    database.execute("UPDATE t SET id = 2")
+    published = database.rows("SELECT tablename FROM pg_publication_tables WHERE pubname = 'tailrace' ORDER BY 1")
+    assert published == [("plain",)] if is_refused else [("plain",), ("t",)]
+    if is_refused:
+        database.execute("ALTER PUBLICATION tailrace ADD TABLE t")
+        subject.is_mended(ERROR, "table public.t", "UPDATE and DELETE on it fail")
+        database.execute("UPDATE t SET id = 3")
 
 
 def test_column_lists_and_row_filters(subject: Subject) -> None:

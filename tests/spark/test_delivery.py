@@ -19,7 +19,7 @@ from tailrace import settings, sinks
 from tailrace.change import Lsn, Operation, Position
 from tailrace.embedded.process import wait_until
 from tailrace.errors import GapError, StoreError, TailraceError
-from tailrace.log.plan import Batch
+from tailrace.log.plan import Batch, Offset
 from tailrace.log.reader import LogReader
 from tailrace.retry import Backoff
 from tailrace.sinks import status
@@ -101,6 +101,30 @@ def test_every_change_arrives_once_and_in_order_over_restarts(
             assert wait_until(lambda: (told := status.load(store, "one")) is not None and told.changes > 0, 30)
     assert len(memory.positions) == 80
     assert mirrored(store, "one") == memory.state.cursor
+
+
+def test_a_load_that_never_ends_does_not_keep_the_query_from_being_the_clock(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a sink that gathers would make steps, and files, as fast as it can."""
+    deliver, ids = Stepper.deliver, iter(range(1_000_000))
+
+    def and_more_comes(self: Stepper, end: Offset) -> None:
+        deliver(self, end)
+        insert(database, captured, next(ids), 1)
+
+    monkeypatch.setattr(Stepper, "deliver", and_more_comes)
+    memory = memories("gathers")
+    insert(database, captured, next(ids), 1)
+    with delivering(spark, store, [{"name": "gathers", "start": "earliest", "interval_ms": 500}]) as engine:
+        assert wait_until(engine.sinks["gathers"]._has_ticked.is_set, 60)
+        assert wait_until(lambda: len(memory.positions) > 3, 60)
+    assert memory.positions == in_log(store)[: len(memory.positions)]
 
 
 def test_one_sink_that_fails_waits_or_refuses_changes_nothing_for_the_others(

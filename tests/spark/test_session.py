@@ -118,3 +118,13 @@ def test_a_machine_without_java_or_network_starts_one_quietly(tmp_path: Path) ->
     assert told.pop("java").startswith("21.")
     assert told == {"ours": "1", "partitions": "3", "file system": None, "sum": 10}
     assert {path.name for path in tmp_path.iterdir()} == {"bin", "cache"}
+
+
+def test_java_may_hang_up_before_pyspark_does(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    server = spark.sparkContext._accumulatorServer
+    for failure in (EOFError(), ValueError("something else")):
+        try:
+            raise failure
+        except (EOFError, ValueError):
+            server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
+        assert ("something else" in capsys.readouterr().err) == isinstance(failure, ValueError)

@@ -35,7 +35,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     source = _server(given, "DB_", {}, faults)
     destination = _server(given, "DEST_DB_", source, faults)
     names = [name.strip() for name in given.get("TABLES", "").split(",") if name.strip()]
-    tables = tuple([name if "." in name else f"public.{name}" for name in names])
+    tables = tuple([_quoted(name) if "." in name else f"public.{_quoted(name)}" for name in names])
     store = environ.get("TAILRACE_STORE_URL") or Path(LOG).absolute().as_uri()
     values: dict[str, Any] = {
         "url": source["url"],
@@ -95,6 +95,11 @@ def _server(given: Mapping[str, str], prefix: str, defaults: Mapping[str, str], 
         faults.add(f"{prefix}SSL_MODE", f"is {own['sslmode']!r}: one of {', '.join(_MODES)}")
     check_port(f"{prefix}PORT", own["port"], faults)
     return own | {"url": postgres_url(own["host"], own["port"], own["user"], own["name"])}
+
+
+def _quoted(name: str) -> str:
+    """Names there are as they are, capitals and all; quoted ones and patterns are as elsewhere."""
+    return name if set(name) & set('"*?') else ".".join(f'"{part}"' for part in name.split("."))
 
 
 def _port(given: Mapping[str, str], name: str, faults: Faults) -> int | None:

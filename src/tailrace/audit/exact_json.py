@@ -9,7 +9,11 @@ from typing import Any
 
 
 def loads(text: str | bytes) -> Any:
-    return json.loads(text, parse_float=Decimal)
+    return json.loads(text, parse_float=Decimal, parse_constant=_refused)
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def dumps(value: Any) -> str:

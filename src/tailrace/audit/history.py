@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.audit.exact_json import dumps
 from tailrace.audit.trail import Row
-from tailrace.log.rendering import cut, iso
+from tailrace.log.rendering import cut, iso, printable
 from tailrace.sinks.audit.rows import UNCHANGED
 
 
@@ -58,7 +58,7 @@ def line(entry: Entry) -> str:
     parts = [iso(change.committed_at), f"{change.operation:<8}", str(change.position), f"xid {change.xid}"]
     if change.context is not None:
         parts.append(said(change.context))
-    return "  ".join(parts)
+    return printable("  ".join(parts))
 
 
 def said(context: Any) -> str:
@@ -74,11 +74,12 @@ def diff(entry: Entry) -> Iterator[str]:
     width = max((len(name) for name, _, _ in found), default=0)
     for name, was, now in found:
         if entry.change.operation in ("INSERT", "CREATE"):
-            yield f"    {name:<{width}}  {cut(shown(now))}"
+            text = cut(shown(now))
         elif entry.after is None:
-            yield f"    {name:<{width}}  {cut(shown(was))} →"
+            text = f"{cut(shown(was))} →"
         else:
-            yield f"    {name:<{width}}  {cut(shown(was))} → {cut(shown(now))}"
+            text = f"{cut(shown(was))} → {cut(shown(now))}"
+        yield printable(f"    {name:<{width}}  {text}")
 
 
 def to_json(entry: Entry) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
@@ -58,7 +60,7 @@ class Row:
 
     @property
     def key_before(self) -> str | None:
-        return self.previous_key or self.primary_key
+        return self.primary_key if self.previous_key is None else self.previous_key
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,17 @@ class Selection:
 
 
 class Trail:
-    def __init__(self, connection: psycopg.Connection[Any], table: tuple[str, str], schema: str, sink: str) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        table: tuple[str, str],
+        schema: str,
+        sink: str,
+        database: str | None = None,
+    ) -> None:
+        """`database`: whose changes are read; None where only one writes to the table."""
         self.connection = connection
+        self._database = database
         self.place = table
         self.table = sql.Identifier(*table)
         self.schema = schema
@@ -102,7 +113,7 @@ class Trail:
         for name, text in selection.context.items():
             given = [{name: text}, *([{name: found}] if (found := _json(text)) is not None else [])]
             conditions.append("(" + " OR ".join(["context @> %s::jsonb"] * len(given)) + ")")
-            values += [json.dumps(one) for one in given]
+            values += [exact_json.dumps(one) for one in given]
         if selection.table is not None:
             conditions.append('schema = %s AND "table" = %s')
             values += [*selection.table]
@@ -112,7 +123,11 @@ class Trail:
         return self._rows(" AND ".join(conditions), values)
 
     def life(self, table: tuple[str, str], keys: Sequence[str]) -> list[Row]:
-        """All that happened to a row, under the keys that it had before, too; with what emptied its table."""
+        """All that happened to a row, under the keys that it had before and after, too; with what emptied its table.
+
+        Where one row after the other had the key, it is the last's that came to it from another, or else of them all.
+        """
+        asked = keys
         found: list[Row] = []
         bound: tuple[int, int] | None = None
         while True:
@@ -125,12 +140,34 @@ class Trail:
             some = self._rows(condition, values)
             came = [n for n, row in enumerate(some) if row.previous_key is not None and row.primary_key in keys]
             if not came:
-                return some + found
+                found = some + found
+                break
             # Before it came to this key it had another; what had this one then was another row.
             row = some[came[-1]]
             found = some[came[-1] :] + found
             assert row.previous_key is not None
             keys, bound = [row.previous_key], (row.commit_position, row.ordinal)
+        last = next((row for row in reversed(found) if row.operation != "TRUNCATE"), None)
+        if last is not None and last.primary_key not in asked:
+            found += self.onward(last)
+        by_position = {row.position: row for row in found}
+        return [by_position[position] for position in sorted(by_position)]
+
+    def onward(self, row: Row) -> list[Row]:
+        """What happened to a row after a change that gave it another key: under all that it got, until it is gone."""
+        found: list[Row] = []
+        moved: Row | None = row
+        while moved is not None:
+            key, later = moved.primary_key, self.later(moved)
+            moved = None
+            for change in later:
+                found.append(change)
+                if change.after is None:
+                    return found
+                if change.previous_key == key:
+                    moved = change
+                    break
+        return found
 
     def last_known(self, row: Row) -> Row | None:
         """The change before that left the row as this one found it; None where the trail does not go back so far."""
@@ -158,6 +195,8 @@ class Trail:
         self, condition: str, values: Sequence[Any], limit: int | None = None, *, descending: bool = False
     ) -> list[Row]:
         order = "DESC" if descending else "ASC"
+        if self._database is not None:
+            condition, values = f"database = %s AND {condition}", [self._database, *values]
         query = sql.SQL(
             f"SELECT {{}} FROM {{}} WHERE {condition} ORDER BY commit_position {order}, ordinal {order} LIMIT %s"  # noqa: S608
         ).format(sql.SQL(", ").join(map(sql.Identifier, _FIELDS)), self.table)
@@ -168,17 +207,18 @@ class Trail:
 @contextmanager
 def opened(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
     """The trail that a sink of the settings keeps: the only one, unless it is named."""
-    with at(*options_of(given, environ, name)) as found:
+    database = conninfo_to_dict(given.source.url).get("dbname")
+    with at(*options_of(given, environ, name), None if database is None else str(database)) as found:
         yield found
 
 
 @contextmanager
-def at(options: AuditOptions, name: str) -> Iterator[Trail]:
+def at(options: AuditOptions, name: str, database: str | None = None) -> Iterator[Trail]:
     with classified():
         connection = options.connect()
     set_json_loads(exact_json.loads, connection)
     try:
-        yield Trail(connection, place(options.table), options.schema, name)
+        yield Trail(connection, place(options.table), options.schema, name, database)
     finally:
         connection.close()
 
@@ -208,12 +248,13 @@ def keys_of(values: Sequence[str]) -> list[str]:
     choices = []
     for value in values:
         quoted = json.dumps(value, ensure_ascii=False)
-        choices.append([quoted, value] if isinstance(_json(value), int | float | bool) else [quoted])
+        choices.append([quoted, value] if isinstance(_json(value), int | Decimal | bool) else [quoted])
     return ["[" + ", ".join(some) + "]" for some in itertools.product(*choices)]
 
 
 def _json(text: str) -> Any:
+    """None for what is no JSON, NaN among it."""
     try:
-        return json.loads(text)
+        return exact_json.loads(text)
     except ValueError:
         return None

@@ -53,14 +53,15 @@ class Invocation:
         """For a command that knows neither source nor log."""
         return self._load(())
 
-    def audit_settings(self) -> Settings:
-        """For a command that reads the audit trail: as `tailrace audit` has them, where there are no others."""
+    def audit_settings(self, *requires: str) -> Settings:
+        """For a command that looks at an audit trail, or its log: as `tailrace audit` has them, if none are given."""
         from tailrace.audit import environment
 
-        is_configured = self.config or DEFAULT_CONFIG.exists() or os.environ.get("TAILRACE_SOURCE_URL")
+        given = [os.environ.get(f"TAILRACE_{section.upper()}_URL") for section in requires or ("source",)]
+        is_configured = self.config or DEFAULT_CONFIG.exists() or all(given)
         if not is_configured and environment.is_given(os.environ):
             return environment.read(os.environ).settings
-        return self._load(("source", "store"))
+        return self._load(requires or ("source", "store"))
 
     def child(self, *arguments: str) -> list[str]:
         """How another process runs a command with the same settings."""

@@ -37,7 +37,9 @@ def command(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand in (None, drop_in.PARTS):
         given = environment.read(os.environ)
-        ctx.obj = DropIn(None, given.log_level, given=given.settings, command=("audit",))
+        # Who has the slot dropped at the end wants to begin anew: what happened meanwhile is a gap.
+        capture = ("--accept-gap",) if given.cleans_up else ()
+        ctx.obj = DropIn(None, given.log_level, given=given.settings, command=("audit",), capture=capture)
         if ctx.invoked_subcommand is None:
             _run(ctx.obj, given)
 
@@ -93,8 +95,18 @@ def verify(invocation: Invocation, sink: str | None) -> None:
         click.echo(f"… and {len(tally.differences) - _SHOWN:,} more")
     if tally.erased:
         click.echo(f"{tally.erased:,} rows whose values were erased: the rest of them was compared")
+    if tally.older:
+        click.echo(f"{tally.older:,} rows from before what is still in the log: they were not compared")
     if tally.strangers:
         click.echo(f"{tally.strangers:,} rows from before Tailrace: the log knows nothing of them")
+    for start, end in tally.gaps:
+        click.echo(f"what happened between {start} and {end} was lost: neither the log nor the table has it")
+    if tally.others:
+        click.echo(f"{tally.others:,} rows of other databases: this log knows nothing of them")
+    if tally.unproved:
+        click.echo(
+            f"{tally.unproved:,} values that PostgreSQL did not send: no change before them tells what they were"
+        )
     if tally.differences:
         raise CorruptError(
             f"{options.table} differs from the log in {len(tally.differences):,} of {tally.changes:,} changes",

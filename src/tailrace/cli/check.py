@@ -25,7 +25,7 @@ def command(invocation: Invocation) -> None:
 
     Changes nothing. Exits with 0 when capture can run, with 1 when it cannot.
     """
-    findings = inspect(invocation.settings("source").source)
+    findings = inspect(invocation.audit_settings("source").source)
     (_show if sys.stdout.isatty() else _print)(findings)
     if not can_capture(findings):
         raise SystemExit(1)

@@ -22,11 +22,15 @@ class DropIn(Invocation):
     command: tuple[str, ...] = field(kw_only=True)
     """With the flags that it was given."""
 
+    capture: tuple[str, ...] = field(default=(), kw_only=True)
+    """Flags for that part."""
+
     def settings(self, *requires: str) -> Settings:  # noqa: ARG002
         return self.given
 
     def child(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "tailrace", *self.command, PARTS, *arguments]
+        more = self.capture if arguments[:1] == ("capture",) else ()
+        return [sys.executable, "-m", "tailrace", *self.command, PARTS, *arguments, *more]
 
 
 def parts() -> click.Group:

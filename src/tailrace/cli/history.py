@@ -10,7 +10,7 @@ import click
 from tailrace.audit import exact_json, history, trail
 from tailrace.cli import Invocation
 from tailrace.errors import ConfigError
-from tailrace.log.rendering import moment
+from tailrace.log.rendering import moment, printable
 from tailrace.settings.pattern import split_name
 
 
@@ -70,4 +70,4 @@ def _print_as_of(entry: history.Entry | None, as_json: bool) -> None:
         click.echo(f"as {history.line(entry)} left it")
         width = max(map(len, entry.after))
         for name, value in entry.after.items():
-            click.echo(f"    {name:<{width}}  {history.shown(value)}")
+            click.echo(printable(f"    {name:<{width}}  {history.shown(value)}"))

@@ -94,7 +94,8 @@ url = "file:///var/lib/tailrace"
 
 # Where changes go, as many as you like: each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), or package.module:Class: see docs/sinks.
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats (a stream), or package.module:Class of
+# your own: see docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tailrace.change import Position, Relation
-from tailrace.cli import DEFAULT_CONFIG, Invocation, reporting
+from tailrace.cli import Invocation, reporting
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.log.compaction import OLDER_THAN, compact
 from tailrace.log.listing import LogObject, listed
@@ -24,7 +24,7 @@ from tailrace.log.rendering import iso, moment, to_json, to_line
 from tailrace.log.retention import Limits, retain
 from tailrace.log.segment import Header
 from tailrace.log.verify import Tally, verify
-from tailrace.settings import Settings, load
+from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
@@ -52,8 +52,7 @@ def _with_store(function: Callable[..., None]) -> Callable[..., None]:
     @click.pass_obj
     @functools.wraps(function)
     def wrapped(invocation: Invocation, /, url: str | None, **options: Any) -> None:
-        path = invocation.config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
-        settings = load(path, os.environ, () if url else ("store",))
+        settings = invocation.lake_settings() if url else invocation.audit_settings("store")
         function(Store.open(url or settings.store.url, settings.store.options), settings, **options)
 
     return wrapped

@@ -87,7 +87,7 @@ def command(
         source = connect(settings.source)
         try:
             with classified():
-                undo = revert.plan(found, source, changes, _is_masked(settings, found.sink))
+                undo = revert.plan(found, source, changes, _is_masked(settings, found.sink), force=force)
                 _show(undo, source)
                 if undo.conflicts and not force:
                     raise RevertError(
@@ -121,7 +121,12 @@ def _selection(
         context[name] = value
     first, last = position if position is not None else (None, None)
     selection = Selection(
-        xid, first, last, context, split_name(table) if table else None, tuple(trail.keys_of(key)) if key else ()
+        xid,
+        first,
+        last,
+        context,
+        None if table is None else split_name(table),
+        tuple(trail.keys_of(key)) if key else (),
     )
     if selection.is_empty:
         raise ConfigError("which changes?", "give --xid, --position, --context, or --table with --key")
@@ -132,9 +137,13 @@ def _show(undo: revert.Undo, source: psycopg.Connection[Any]) -> None:
     noun = "change" if len(undo.changes) == 1 else "changes"
     whole = "one transaction" if undo.transactions == 1 else f"{undo.transactions} transactions"
     click.echo(f"-- undoes {len(undo.changes):,} {noun} of {whole}")
+    for trigger in undo.triggers:
+        click.echo(trigger.off.as_string(source) + ";")
     for statement in undo.statements:
         click.echo(f"-- {line(next(entries([statement.change])))}")
         click.echo(statement.guarded.as_string(source) + ";")
+    for trigger in undo.triggers:
+        click.echo(trigger.on.as_string(source) + ";")
 
 
 def _told(conflict: revert.Conflict) -> str:
@@ -152,13 +161,24 @@ def _why(
 ) -> dict[str, object]:
     given = {
         "xid": xid,
-        "position": f"{position[0]}..{position[1]}" if position else None,
+        "position": _told_range(*position) if position else None,
         "context": list(said) or None,
         "table": table,
         "key": list(key) or None,
-        "by": getpass.getuser(),
+        "by": _user(),
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _told_range(first: Position, last: Position) -> str:
+    return f"{first}..{last.commit_lsn if last.ordinal == _LAST_ORDINAL else last}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's, that nobody gave a name
 
 
 def _is_masked(settings: Settings, sink: str) -> revert.IsMasked:

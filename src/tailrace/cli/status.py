@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -32,6 +33,7 @@ _COLOURS = {
 }
 # An engine writes every few seconds how its sinks are: who has been silent for this long does not run.
 _SILENT_SECONDS = 30.0
+_WIDE = 200
 
 
 @click.command("status", short_help="Show source, log and sinks.")
@@ -42,7 +44,7 @@ def command(invocation: Invocation, as_json: bool) -> None:
 
     Sinks are shown as they last told it, in the store, wherever they run. A source that cannot be reached is left out.
     """
-    settings = invocation.settings("store")
+    settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
     told = Overview(
         source_status(settings) if settings.source.url else None,
@@ -56,7 +58,8 @@ def command(invocation: Invocation, as_json: bool) -> None:
             sink["is_silent"] = _is_silent(status)
         click.echo(json.dumps(raw, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    # Where no terminal says how wide it is, nothing is cut.
+    console = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
     if told.source is not None:
         _print(console, "source", _source(told.source))
     assert told.log is not None
@@ -105,7 +108,7 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never: Sequence[
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
     for heading in ("SINK", "TYPE", "STATE", "DELIVERED TO"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("BEHIND", "AGE", "RATE", "CHANGES", "SET ASIDE"):
+    for heading in ("BEHIND", "AGE", "RATE", "CHANGES"):
         table.add_column(heading, justify="right", no_wrap=True)
     for sink in sinks:
         table.add_row(
@@ -117,7 +120,6 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never: Sequence[
             reporting.duration(sink.lag_seconds) if sink.lag_seconds else "-",
             f"{sink.changes_per_second:,.0f}/s",
             f"{sink.changes:,}",
-            f"{sink.set_aside:,}",
         )
     for name in never:
         table.add_row(Text(name), "", Text("never ran", style="dim"))
@@ -126,6 +128,9 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never: Sequence[
         if sink.last_error:
             hint = f". {sink.last_error_hint}" if sink.last_error_hint else ""
             console.print(Text(f"{sink.name}: {sink.last_error}{hint}", style="red"))
+        if sink.set_aside:
+            where = f"cursors/{sink.name}/set_aside/ of the store"
+            console.print(Text(f"{sink.name}: {sink.set_aside:,} changes set aside, in {where}", style="yellow"))
         if _is_silent(sink):
             console.print(Text(f"{sink.name}: last heard of {_ago(sink.updated_at)}; does it run?", style="yellow"))
 

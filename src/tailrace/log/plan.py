@@ -16,6 +16,7 @@ import numpy as np
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, CorruptError, GapError
+from tailrace.log import origin
 from tailrace.log.reader import LogReader, gap_error
 from tailrace.log.rendering import moment
 from tailrace.log.segment import Header
@@ -91,18 +92,30 @@ class Limits:
 UNLIMITED = Limits(1 << 62, 1 << 62)
 
 
-def begin(reader: LogReader, where: Lsn | None) -> Offset:
+def begin(reader: LogReader, where: Lsn | None, *, across_gaps: bool = False) -> Offset:
     """The place before the first transaction that commits at or after `where`; None is the log's beginning."""
     first = reader.find(None if where is None else Position(where, 0))
     header = reader.get(first).metadata()
     if header is not None and header.gap_from is not None and not header.rows:
         # It only tells of a gap that ends where it reaches to: nothing of what is after that is missing.
         if where is not None and where < header.end_lsn:
+            if across_gaps:
+                return Offset(first - 1, where)
             raise gap_error(header)
         return Offset(first, max(where or Lsn(0), header.end_lsn))
     if header is not None and where is not None and header.end_lsn <= where and header.ends_at_commit:
         return Offset(first, where)  # the log's end: nothing of that segment is still to come
     return Offset(first - 1, where or Lsn(0))
+
+
+def beginning(reader: LogReader) -> Lsn:
+    """What commits before this is not in the log: it was never captured into it, or retention removed it."""
+    if trim := Trim.load(reader.store):
+        return Lsn(trim.end.commit_lsn + (trim.end.ordinal > 0))
+    begins_at, first = origin.begins_at(reader.store), reader.first()
+    header = first.metadata() if first is not None else None
+    # Where it was begun again, after a gap, it is older.
+    return Lsn(0) if header is not None and header.end_lsn < begins_at else begins_at
 
 
 def latest(reader: LogReader) -> Offset:
@@ -165,8 +178,12 @@ def following(
     end: int | None = None,
     *,
     across_gaps: bool = False,
+    up_to_gap: bool = False,
 ) -> Batch:
-    """What is in the log after an offset, up to the limits, or up to a segment. Empty (start is end) at the end."""
+    """What is in the log after an offset, up to the limits, or up to a segment. Empty (start is end) at the end.
+
+    A gap is an error; with `up_to_gap` only where nothing is before it.
+    """
     limits = limits or Limits()
     slices: list[Slice] = []
     reached = start
@@ -175,6 +192,8 @@ def following(
     id = start.segment + 1
     while (end is None or id <= end) and (header := reader.awaited_header(id)) is not None:
         if header.gap_from is not None and not across_gaps:
+            if slices and up_to_gap:
+                break
             raise gap_error(header)
         if header.voids_tail:
             begun = []
@@ -207,6 +226,16 @@ def between(reader: LogReader, start: Offset, end: Offset, *, across_gaps: bool 
             "segments are gone: restore them, or remove the checkpoint to start from where the sink stands",
         )
     return Batch(batch.slices, start, end)
+
+
+def gap_at(reader: LogReader, start: Offset) -> Header | None:
+    """The segment that tells of a gap, if no transaction is between an offset and it."""
+    id = start.segment + 1
+    while (header := reader.awaited_header(id)) is not None and not header.committed_rows:
+        if header.gap_from is not None:
+            return header
+        id += 1
+    return None
 
 
 def after(reader: LogReader, start: Offset, lsn: Lsn) -> Offset:

@@ -50,7 +50,7 @@ def to_line(change: Change) -> str:
         parts.append(_pairs(columns))
     parts += [f"{name}=(unchanged)" for name in change.unchanged]
     parts += change.truncate_options
-    return "  ".join(part for part in parts if part)
+    return printable("  ".join(part for part in parts if part))
 
 
 def message(change: Change) -> str | None:
@@ -82,6 +82,13 @@ def moment(text: str) -> datetime:
 def cut(value: str) -> str:
     """As much of it as fits beside others."""
     return value if len(value) <= _WIDEST else value[: _WIDEST - 1] + "…"
+
+
+def printable(line: str) -> str:
+    """On one line, and nothing in it that a terminal obeys: others chose the names and values."""
+    if line.isprintable():
+        return line
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in line])
 
 
 def _text(value: str | Sequence[str] | None) -> str:

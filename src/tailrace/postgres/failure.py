@@ -68,7 +68,10 @@ class Classifier:
 
 
 def _shared(section: str, broken: type[TailraceError], refused: type[TailraceError]) -> tuple[Rule, ...]:
-    credentials = f"check user and password: {section}.url, {section}.password_file or PGPASSWORD"
+    credentials = (
+        f"check user and password: {section}.url, {section}.password_file or PGPASSWORD; "
+        "of `tailrace audit` and `tailrace bridge`, the environment that they are run with"
+    )
     return (
         Rule(refused, "55000", r"not currently accepting connections", "ask who administers the database"),
         Rule(broken, "53300", r"too many (clients|connections)|connection slots|max_wal_senders", WAIT),
@@ -153,4 +156,6 @@ def _words(failure: Failure) -> tuple[str, str | None, str]:
 
 
 def _one_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    """Without psycopg's words that it failed, and libpq's question whether the server runs: both are said anyway."""
+    lines = [line.strip() for line in text.removeprefix("connection failed: ").splitlines()]
+    return "; ".join(line for line in lines if line and not line.startswith("Is the server running"))

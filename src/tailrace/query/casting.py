@@ -8,7 +8,7 @@ from typing import Final
 from tailrace.query.failure import Failure
 from tailrace.query.lexer import Kind, Token, joined
 from tailrace.query.shape import NUMERIC, literal
-from tailrace.query.walking import closing, following, operand, preceding, raw, string_at, word_at
+from tailrace.query.walking import cast_operand, closing, following, operand, preceding, raw, string_at, word_at
 
 Oid = Callable[[str, str], int | None]
 """(`regclass` or another, name as written) → oid."""
@@ -25,7 +25,10 @@ _TYPES: Final = {
 }
 
 
-_WITHOUT_MODIFIER: Final = ("timestamp", "timestamptz", "time", "timetz", "float", "interval", "bit", "varbit")
+_WITHOUT_MODIFIER: Final = ("timetz", "float", "interval", "bit", "varbit")
+# Types of several words, the modifier among them.
+_MOMENTS: Final = {"timestamp": "TIMESTAMP", "timestamptz": "TIMESTAMPTZ", "time": "TIME"}
+_TEXTS: Final = ("text", "varchar", "char", "bpchar", "character")
 
 
 def casts(tokens: list[Token], oid_of: Oid) -> list[Token]:
@@ -65,10 +68,66 @@ def casts(tokens: list[Token], oid_of: Oid) -> list[Token]:
             continue
         if is_double_colon and out and (items := _array(tokens, name, out)) is not None:
             out[_last(out)] = raw(items)
+        if word_at(tokens, name) == "oid":
+            _by_name(out, is_double_colon)
+        if (made := _made(tokens, name)) is not None:
+            expression, at = made
+            if is_double_colon:
+                begin = cast_operand(out, _last(out))
+                out[begin:] = [raw(expression.format(joined(out[begin : _last(out) + 1])))]
+            else:
+                opens = _opening(out)
+                begin = preceding(out, opens)
+                out[begin:] = [raw(expression.format(f"({joined(out[opens + 1 :])})"))]
+                at = following(tokens, at - 1) + 1  # behind the bracket that closes the CAST
+                casts.pop()
+            continue
         out.append(token)
         out.extend(tokens[at + 1 : name])
         at = _type(tokens, name, out)
     return out
+
+
+def _by_name(out: list[Token], is_double_colon: bool) -> None:
+    """A relation's oid by a name that is not known yet, rather than the name again."""
+    at = _last(out) if is_double_colon else following(out, _opening(out))
+    if at < len(out) and out[at].text.startswith("regclass_name"):
+        out[at] = raw(out[at].text.replace("regclass_name", "regclass_oid", 1))
+
+
+def _made(tokens: Sequence[Token], name: int) -> tuple[str, int] | None:
+    """An expression in place of a cast that DuckDB would carry out otherwise, and the place after the type: to a text,
+    perhaps of so many letters, or to a moment of so many digits."""
+    word = word_at(tokens, name)
+    at = following(tokens, name)
+    if word == "character" and word_at(tokens, at) == "varying":
+        word, at = "varchar", following(tokens, at)
+    modifier: int | None = None
+    if word_at(tokens, at) == "(":
+        given = tokens[following(tokens, at)].text
+        modifier = int(given) if given.isdecimal() else None
+        at = following(tokens, closing(tokens, at))
+    if word in ("timestamp", "time") and word_at(tokens, at) in ("with", "without"):
+        word += "tz" if tokens[at].word == "with" else ""
+        at = following(tokens, following(tokens, following(tokens, at)))
+    if word_at(tokens, at) == "[":
+        return None
+    if word in _TEXTS:
+        if word in ("char", "bpchar", "character") and modifier is None:
+            modifier = 1 if word != "bpchar" else None
+        return "as_text({})" if modifier is None else f"left(as_text({{}}), {modifier})", _after(tokens, at)
+    if word in _MOMENTS and modifier is not None and modifier < 6:
+        return f"rounded({{}}::{_MOMENTS[word]}, {modifier})", _after(tokens, at)
+    if word == "time":
+        return "as_time({})", _after(tokens, at)
+    if word in _MOMENTS:
+        return f"({{}}::{_MOMENTS[word]})", _after(tokens, at)
+    return None
+
+
+def _after(tokens: Sequence[Token], at: int) -> int:
+    """With the white space before this place, which stands for itself."""
+    return preceding(tokens, at) + 1
 
 
 def _opening(out: Sequence[Token]) -> int:

@@ -57,7 +57,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Transaction:
-    word: Literal["begin", "commit", "rollback"]
+    word: Literal["begin", "commit", "rollback", "restore"]
+    """`restore` for a savepoint's: nothing was written, so all that comes back is that statements are taken again."""
     tag: str
 
 
@@ -107,7 +108,7 @@ def parse(tokens: Sequence[Token]) -> Command:
     first = found[0].word
     rest = [token.word for token in found[1:]]
     if first == "rollback" and "to" in rest:
-        return Done("ROLLBACK")
+        return Transaction("restore", "ROLLBACK")
     if first in _TRANSACTIONS and not (first == "end" and rest):
         word, tag = _TRANSACTIONS[first]
         return Transaction(word, tag)  # type: ignore[arg-type]
@@ -275,8 +276,14 @@ def _fetch(found: Sequence[Token]) -> Fetch:
     middle = [t.word or t.text for t in found[1:-1] if t.word not in ("from", "in", "forward")]
     if any(word in ("backward", "prior", "first", "last", "absolute", "relative") for word in middle):
         raise Failure("55000", "cursor can only scan forward")
-    count = None if middle == ["all"] else int(middle[0]) if middle and middle[0].isdecimal() else 1
+    count = None if middle == ["all"] else int("".join(middle)) if _is_count(middle) else 1
+    if count is not None and count < 1:
+        raise Failure("55000", "cursor can only scan forward")
     return Fetch(found[-1].name or "", count, is_move=found[0].word == "move")
+
+
+def _is_count(middle: Sequence[str]) -> bool:
+    return "".join(middle).removeprefix("-").removeprefix("+").isdecimal()
 
 
 def _explain(tokens: Sequence[Token]) -> Explain:

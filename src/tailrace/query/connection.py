@@ -15,19 +15,12 @@ from tailrace.query.answer import Rows, Word
 from tailrace.query.encoding import data_rows
 from tailrace.query.failure import Failure
 from tailrace.query.lexer import Token, statements, tokens, words
-from tailrace.query.session import Session
+from tailrace.query.session import Prepared, Session
 from tailrace.query.wire import Field, Reader
 
 # What has been gathered is sent from here on; a result's pieces are larger anyway.
 _FLUSH: Final = 64 * 1024
 _WITH_ROWS: Final = (command.Select, command.Show, command.Explain, command.Fetch)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    statement: Sequence[Token]
-    """Empty for an empty query."""
-    types: tuple[int, ...]
 
 
 @dataclass
@@ -48,7 +41,7 @@ class Connection:
         self._socket = sock
         self._session = session
         self._out = bytearray()
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared = session.prepared
         self._portals: dict[str, Portal] = {}
         self._is_skipping = False
 
@@ -202,7 +195,7 @@ class Connection:
 
     def _parse(self, body: Reader) -> None:
         name, text = body.text(), body.text()
-        types = tuple(body.int32() & 0xFFFFFFFF for _ in range(body.int16()))
+        types = tuple([body.int32() & 0xFFFFFFFF for _ in range(body.int16())])
         found = list(statements(tokens(text)))
         if len(found) > 1:
             raise Failure("42601", "cannot insert multiple commands into a prepared statement")

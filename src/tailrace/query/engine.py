@@ -36,7 +36,7 @@ Connection = Any
 
 _EXTENSIONS: Final = ("avro", "httpfs", "iceberg")
 # Moments that nobody stands at are kept for who comes next, up to this many.
-_KEPT: Final = 8
+_KEPT: Final = 16
 _SETTINGS: Final = {
     # As PostgreSQL: 5 / 2 is 2, NULLs come last unless DESC, names are folded, the session is at UTC.
     "integer_division": "true",
@@ -65,6 +65,8 @@ class _Attached:
 
     name: str
     moment: Moment
+    unpruned: frozenset[str]
+    """Columns by which its views let no file be skipped."""
     schemas: set[str] = field(default_factory=set)
     views: set[tuple[str, str]] = field(default_factory=set)
     users: int = 0
@@ -78,7 +80,7 @@ class Engine:
         self._scratch = tempfile.TemporaryDirectory(prefix="tailrace-query-", dir=limits.temp_directory)
         self._instance: Connection = duckdb.connect(":memory:")
         self._lock = threading.Lock()
-        self._attached: dict[Moment, _Attached] = {}
+        self._attached: dict[tuple[Moment, frozenset[str]], _Attached] = {}
         self._catalogues: dict[frozenset[Any], Catalogue] = {}
         self._number = 0
         self._nothing: Moment | None = None
@@ -130,13 +132,13 @@ class Engine:
         run("SET GLOBAL lock_configuration = true")
 
     @contextmanager
-    def standing_at(self, moment: Moment) -> Iterator[Standing]:
+    def standing_at(self, moment: Moment, unpruned: frozenset[str] = frozenset()) -> Iterator[Standing]:
         """The moment's catalog, held for as long as the context lasts."""
         with self._lock:
-            attached = self._attached.get(moment)
+            attached = self._attached.get((moment, unpruned))
             if attached is None:
                 self._number += 1
-                attached = self._attached[moment] = _Attached(f"m{self._number}", moment)
+                attached = self._attached[moment, unpruned] = _Attached(f"m{self._number}", moment, unpruned)
                 self._instance.execute(f"ATTACH ':memory:' AS {attached.name}")
                 self._instance.execute(functions.freshness(attached.name, moment))
             attached.users += 1
@@ -150,9 +152,9 @@ class Engine:
     def _forget(self) -> None:
         idle = [a for a in self._attached.values() if a.users == 0]
         for attached in idle[: max(0, len(idle) - _KEPT)]:
-            del self._attached[attached.moment]
+            del self._attached[attached.moment, attached.unpruned]
             self._instance.execute(f"DETACH {attached.name}")
-        shapes = {moment.shape for moment in self._attached}
+        shapes = {moment.shape for moment, _ in self._attached}
         for shape in [s for s in self._catalogues if s not in shapes]:
             self._instance.execute(f"DETACH {self._catalogues.pop(shape).name}")
 
@@ -172,9 +174,9 @@ class Engine:
                 table = attached.moment.tables[schema, name]
                 metadata = self._lake.metadata(table.metadata)
                 if name == shown:
-                    query = select(table, self._lake.relation(table.relation), metadata)
+                    query = select(table, self._lake.relation(table.relation), metadata, attached.unpruned)
                 else:
-                    query = select_stored(table, metadata)
+                    query = select_stored(table, metadata, attached.unpruned)
                 cursor = self._instance.cursor()
                 try:
                     if schema not in attached.schemas:

@@ -45,6 +45,7 @@ _BY_WORDS: Final = (
     (r"Conversion Error: .*(out of range|out of its range|overflow)", "22003"),
     (r"Out of Range Error: .*[Oo]verflow", "22003"),
     (r"Invalid Input Error: division by zero", "22012"),
+    (r"Invalid Input Error: requested length too large", "54000"),
     (r"Parser Error: .*not supported", UNSUPPORTED),
     (r"Permission Error", FORBIDDEN),
 )

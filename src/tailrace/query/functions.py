@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.query.shape import NUMERIC
+
 if TYPE_CHECKING:
     from tailrace.query.lake import Moment
 
@@ -26,83 +28,143 @@ _TYPES: Final = {
     "money": "DECIMAL(19, 2)",
 }
 
-# to_char's patterns in strftime's words; the longer ones first.
-_PATTERNS: Final = (
-    ("YYYY", "%Y"), ("yyyy", "%Y"), ("Month", "%B"), ("Mon", "%b"), ("Day", "%A"), ("Dy", "%a"), ("HH24", "%H"),
-    ("hh24", "%H"), ("HH12", "%I"), ("hh12", "%I"), ("HH", "%I"), ("MI", "%M"), ("mi", "%M"), ("MM", "%m"),
-    ("mm", "%m"), ("DDD", "%j"), ("DD", "%d"), ("dd", "%d"), ("SS", "%S"), ("ss", "%S"), ("MS", "%g"), ("US", "%f"),
-    ("AM", "%p"), ("PM", "%p"), ("IW", "%V"), ("IYYY", "%G"), ("YY", "%y"), ("TZ", "%Z"), ("ID", "%u"),
-)  # fmt: skip
-
-
-def strftime(pattern: str) -> str:
-    """to_char's pattern in strftime's words."""
-    for number, (word, _) in enumerate(_PATTERNS):
-        pattern = pattern.replace(word, chr(0xE000 + number))
-    for number, (_, code) in enumerate(_PATTERNS):
-        pattern = pattern.replace(chr(0xE000 + number), code)
-    return pattern
-
-
-def _strftime(pattern: str) -> str:
-    """The same as an expression, for patterns that only DuckDB knows."""
-    # By way of private characters, so that what one pattern became is not read as another.
-    for number, (word, _) in enumerate(_PATTERNS):
-        pattern = f"replace({pattern}, '{word}', chr({0xE000 + number}))"
-    for number, (_, code) in enumerate(_PATTERNS):
-        pattern = f"replace({pattern}, chr({0xE000 + number}), '{code}')"
-    return pattern
-
-
 _TRUE_FOR_ALL: Final = (
     "has_table_privilege", "has_schema_privilege", "has_database_privilege", "has_column_privilege",
     "has_any_column_privilege", "has_function_privilege", "has_type_privilege", "has_sequence_privilege",
     "has_server_privilege", "has_tablespace_privilege", "pg_has_role",
 )  # fmt: skip
 
+_TEXT: Final = "CAST(a AS VARCHAR)"
+_FLOAT: Final = (
+    f"CASE {_TEXT} WHEN 'nan' THEN 'NaN' WHEN 'inf' THEN 'Infinity' WHEN '-inf' THEN '-Infinity'"
+    f" ELSE regexp_replace({_TEXT}, '\\.0$', '') END"
+)
+# `mons` for months, `days` for a day that is negative, and a plus where days before it are.
+_INTERVAL: Final = (
+    f"regexp_replace(regexp_replace(regexp_replace({_TEXT}, 'month', 'mon'), '(-1 (?:year|mon|day))\\b', '\\1s'),"
+    " '(-[0-9]+ (?:days|mons|years)) ([0-9])', '\\1 +\\2')"
+)
+_LONGEST: Final = 64 * 1024 * 1024
+_TOO_LONG: Final = "error('requested length too large')"
+_BACKSLASH: Final = "chr(92)"
+
+
+def _escaped(operator: str, function: str) -> str:
+    """LIKE and its kind: without ESCAPE, a backslash is the escape; DuckDB has none then. It skips files by a pattern
+    only with its own operator."""
+    own = f'system.main."{operator}"(a, b)'
+    return (
+        f'"{operator}"(a, b) AS CASE WHEN contains(b, {_BACKSLASH}) THEN {function}(a, b, {_BACKSLASH}) ELSE {own} END'
+    )
+
+
+def _checked(name: str) -> str:
+    """DuckDB gives NULL for what is divided by zero."""
+    failed = "error('division by zero')"
+    return f'"{name}"(a, b) AS CASE WHEN b = 0 AND a IS NOT NULL THEN {failed} ELSE system.main."{name}"(a, b) END'
+
+
+# Groups of a regular expression: opening brackets that no backslash stands before, and no question mark behind.
+_GROUPS: Final = "len(regexp_extract_all(regexp_replace(b, '\\\\.', '', 'g'), '\\((?:[^?]|$)'))"
+_GROUP: Final = ", ".join(f"regexp_extract(a, b, {number}, 's')" for number in range(1, 10))
+
 _MACROS: Final = (
+    # `/` is `//` to DuckDB, where integers are divided as integers.
+    *map(_checked, ("//", "%", "mod")),
+    # Of integers a bigint, of those a numeric: what is divided by a number afterwards depends on it.
+    "sum(a INTEGER) AS system.main.sum(a)::BIGINT, (a BIGINT) AS system.main.sum(a)::DECIMAL(38, 0),"
+    " (a HUGEINT) AS system.main.sum(a)::DECIMAL(38, 0), (a) AS system.main.sum(a)",
+    *(
+        _escaped(*pair)
+        for pair in (
+            ("~~", "like_escape"),
+            ("!~~", "not_like_escape"),
+            ("~~*", "ilike_escape"),
+            ("!~~*", "not_ilike_escape"),
+        )
+    ),
     # Operators: PostgreSQL's ~ finds a match anywhere, DuckDB's own wants the whole text to match, and so is also what
-    # SIMILAR TO becomes; the translation gives ~ another name.
-    "regexp_full_match(a, b) AS system.main.regexp_full_match(a, replace(replace(b, '%', '.*'), '_', '.'))",
-    '"@~"(a, b) AS regexp_matches(a, b)',
-    """"~*"(a, b) AS regexp_matches(a, b, 'i')""",
-    '"!@~"(a, b) AS NOT regexp_matches(a, b)',
-    """"!~*"(a, b) AS NOT regexp_matches(a, b, 'i')""",
-    # DuckDB truncates a timestamp to a DATE; PostgreSQL's stays a timestamp.
-    "date_trunc(a, b) AS system.main.date_trunc(a, b) + INTERVAL 0 SECOND",
+    # SIMILAR TO becomes; the translation gives ~ another name. A dot is also the end of a line.
+    "regexp_full_match(a, b) AS system.main.regexp_full_match(a,"
+    " replace(replace(replace(b, '.', '\\.'), '%', '.*'), '_', '.'), 's')",
+    """"@~"(a, b) AS system.main.regexp_matches(a, b, 's')""",
+    """"~*"(a, b) AS system.main.regexp_matches(a, b, 'is')""",
+    """"!@~"(a, b) AS NOT system.main.regexp_matches(a, b, 's')""",
+    """"!~*"(a, b) AS NOT system.main.regexp_matches(a, b, 'is')""",
+    "regexp_replace(a, b, c) AS system.main.regexp_replace(a, b, c, 's'),"
+    " (a, b, c, o) AS system.main.regexp_replace(a, b, c, 's' || o)",
+    f"regexp_match(a, b) AS CASE WHEN NOT system.main.regexp_matches(a, b, 's') THEN NULL"
+    f" WHEN {_GROUPS} = 0 THEN [regexp_extract(a, b, 0, 's')] ELSE [{_GROUP}][1:{_GROUPS}] END",
+    "regexp_matches(a, b) AS unnest(list_filter([regexp_match(a, b)], lambda found: found IS NOT NULL)),"
+    " (a, b, o) AS error('regexp_matches with flags is not possible here')",
+    # DuckDB cannot be interrupted while it makes one text, however long.
+    f"repeat(a, n) AS CASE WHEN strlen(a) * n::HUGEINT > {_LONGEST} THEN {_TOO_LONG} ELSE system.main.repeat(a, n) END",
+    *(
+        f"{name}(a, n) AS {name}(a, n, ' '),"
+        f" (a, n, b) AS CASE WHEN n > {_LONGEST} THEN {_TOO_LONG} ELSE system.main.{name}(a, n, b) END"
+        for name in ("lpad", "rpad")
+    ),
+    # DuckDB counts from the end where PostgreSQL begins before the text.
+    "substring(a, s) AS system.main.substring(a, greatest(s, 1)),"
+    " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n + least(s, 1) - 1, 0))",
+    "substr(a, s) AS substring(a, s), (a, s, n) AS substring(a, s, n)",
+    # DuckDB truncates a timestamp to a DATE; PostgreSQL's stays a timestamp, and a date becomes one of the session.
+    "date_trunc(a, b DATE) AS (system.main.date_trunc(a, b) + INTERVAL 0 SECOND)::TIMESTAMPTZ,"
+    " (a, b) AS system.main.date_trunc(a, b) + INTERVAL 0 SECOND",
     # DuckDB's seconds are whole.
     "date_part(a, b) AS CASE lower(a) WHEN 'second' THEN system.main.date_part('microseconds', b) / 1000000::DOUBLE"
     " WHEN 'seconds' THEN system.main.date_part('microseconds', b) / 1000000::DOUBLE"
     " WHEN 'milliseconds' THEN system.main.date_part('microseconds', b) / 1000::DOUBLE"
     " ELSE system.main.date_part(a, b)::DOUBLE END",
-    f"to_char(a, b) AS strftime(a, {_strftime('b')})",
     "clock_timestamp() AS now()",
     "statement_timestamp() AS now()",
     "transaction_timestamp() AS now()",
-    "trunc(a) AS system.main.trunc(a), (a, n) AS system.main.trunc(a * 10 ** n) / 10 ** n",
+    # Halves of a double go to the even number, those of a numeric away from zero.
+    "round(a DOUBLE) AS round_even(a, 0), (a FLOAT) AS round_even(a, 0), (a DECIMAL(38, 10)) AS system.main.round(a),"
+    " (a, n) AS system.main.round(a, n)",
+    "trunc(a) AS system.main.trunc(a), (a, n) AS a::DECIMAL(38, 10) - a::DECIMAL(38, 10) % (10 ** -n)::DECIMAL(38, 10)",
     "div(a, b) AS system.main.trunc(a / b)",
+    # A text as PostgreSQL writes it, for an explicit cast.
+    f"as_text(a) AS CASE typeof(a) WHEN 'DECIMAL({NUMERIC[0]},{NUMERIC[1]})' THEN rtrim(rtrim({_TEXT}, '0'), '.')"
+    f" WHEN 'DOUBLE' THEN {_FLOAT} WHEN 'FLOAT' THEN {_FLOAT}"
+    f" WHEN 'BLOB' THEN '\\x' || lower(hex(CAST({_TEXT} AS BLOB)))"
+    f" WHEN 'INTERVAL' THEN {_INTERVAL} ELSE {_TEXT} END",
+    "as_time(a TIMESTAMPTZ) AS a::TIMESTAMP::TIME, (a VARCHAR) AS a::TIME, (a) AS a::TIME",
+    "rounded(a TIMESTAMP, n) AS make_timestamp(round(epoch_us(a), n - 6)::BIGINT),"
+    " (a TIMESTAMPTZ, n) AS make_timestamptz(round(epoch_us(a), n - 6)::BIGINT),"
+    " (a TIME, n) AS (make_timestamp(round(epoch_us(DATE '1970-01-01' + a), n - 6)::BIGINT))::TIME",
     "initcap(a) AS array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
     " lambda w: upper(w[1]) || w[2:]), '')",
     "overlay(a, b, s) AS a[:s - 1] || b || a[s + length(b):], (a, b, s, n) AS a[:s - 1] || b || a[s + n:]",
     "btrim(a) AS trim(a), (a, b) AS trim(a, b)",
     "to_hex(a) AS lower(system.main.to_hex(a))",
     "cardinality(a) AS len(a)",
-    "array_upper(a, n) AS len(a)",
+    "array_length(a, n) AS nullif(system.main.array_length(a, n), 0)",
+    "array_upper(a, n) AS nullif(len(a), 0)",
     "array_lower(a, n) AS CASE WHEN len(a) > 0 THEN 1 END",
-    "quote_ident(a) AS CASE WHEN regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
+    "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
     "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",
-    "regexp_match(a, b) AS CASE WHEN regexp_matches(a, b) THEN [regexp_extract(a, b)] END",
-    "every(a) AS bool_and(a)",
+    "sha256(a) AS unhex(system.main.sha256(a))",
     "json_agg(a) AS to_json(list(a))",
     "jsonb_agg(a) AS to_json(list(a))",
     "to_jsonb(a) AS to_json(a)",
+    "json_array_length(a) AS system.main.json_array_length(a)::INTEGER",
     "jsonb_array_length(a) AS json_array_length(a)",
-    "jsonb_typeof(a) AS lower(replace(json_type(a), 'VARCHAR', 'string'))",
+    *(
+        f"{name}(a) AS CASE json_type(a) WHEN 'VARCHAR' THEN 'string' WHEN 'OBJECT' THEN 'object'"
+        " WHEN 'ARRAY' THEN 'array' WHEN 'BOOLEAN' THEN 'boolean' WHEN 'NULL' THEN 'null'"
+        " ELSE CASE WHEN json_type(a) IS NOT NULL THEN 'number' END END"
+        for name in ("json_typeof", "jsonb_typeof")
+    ),
     "jsonb_extract_path_text(a, b) AS json_extract_string(a, b)",
     # What clients ask of a server.
     "_pg_expandarray(a) AS unnest(list_transform(a, lambda v, i: {'x': v, 'n': i}))",
     "pg_is_in_recovery() AS true",
+    "pg_is_wal_replay_paused() AS false",
+    "pg_stat_get_numscans(a) AS NULL::BIGINT",
+    'parse_ident(a) AS list_transform(regexp_extract_all(a, \'"(?:[^"]|"")+"|[^."]+\'), lambda part: CASE WHEN'
+    " part[1] = '\"' THEN replace(part[2:-2], '\"\"', '\"') ELSE lower(trim(part)) END)",
     "pg_get_expr(a, b) AS a, (a, b, c) AS a",
     "pg_get_viewdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
     "pg_get_partkeydef(a) AS NULL::VARCHAR",
@@ -124,6 +186,7 @@ _MACROS: Final = (
     "pg_database_size(a) AS NULL::BIGINT",
     "pg_size_pretty(a) AS format_bytes(a)",
     "pg_function_is_visible(a) AS true",
+    "pg_statistics_obj_is_visible(a) AS true",
     "pg_collation_is_visible(a) AS true",
     "pg_opclass_is_visible(a) AS true",
     "pg_operator_is_visible(a) AS true",
@@ -138,6 +201,9 @@ _MACROS: Final = (
 )
 
 _TABLE_MACROS: Final = (
+    # In FROM, where a function of one value is a table of one row.
+    "string_to_array(a, b) AS TABLE SELECT system.main.string_to_array(a, b) AS string_to_array",
+    "pg_show_all_settings() AS TABLE SELECT NULL::VARCHAR AS name, NULL::VARCHAR AS setting WHERE false",
     "pg_get_keywords() AS TABLE SELECT NULL::VARCHAR AS word, NULL::VARCHAR AS catcode WHERE false",
     "pg_get_publication_tables(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
     "pg_partition_ancestors(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",

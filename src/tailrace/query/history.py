@@ -74,6 +74,8 @@ class Metadata:
     schemas: Mapping[int, Mapping[str, Any]]
     """Id → column name → Iceberg type."""
     current_schema: int
+    ids: Mapping[int, Mapping[str, int]]
+    """Schema's id → column name → its own."""
 
     @classmethod
     def parse(cls, data: bytes, location: str) -> Metadata:
@@ -81,7 +83,8 @@ class Metadata:
             raw = json.loads(data)
             schemas = {s["schema-id"]: {f["name"]: f["type"] for f in s["fields"]} for s in raw["schemas"]}
             snapshots = [_snapshot(s) for s in raw.get("snapshots") or ()]
-            return cls(location, {s.id: s for s in snapshots}, schemas, raw["current-schema-id"])
+            ids = {s["schema-id"]: {f["name"]: f["id"] for f in s["fields"]} for s in raw["schemas"]}
+            return cls(location, {s.id: s for s in snapshots}, schemas, raw["current-schema-id"], ids)
         except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise CorruptError(f"{location} is no Iceberg metadata", "is the table whole?") from error
 
@@ -102,9 +105,16 @@ class Metadata:
 
     def columns(self, snapshot: int | None) -> Mapping[str, Any]:
         """Column name → Iceberg type, as of that snapshot."""
+        return self.schemas[self._schema(snapshot)]
+
+    def added(self, snapshot: int | None) -> frozenset[str]:
+        """Columns that the table did not begin with, in lower case: there may be files without them."""
+        first = set(self.ids.get(0, {}).values())
+        return frozenset(name.lower() for name, id_ in self.ids[self._schema(snapshot)].items() if id_ not in first)
+
+    def _schema(self, snapshot: int | None) -> int:
         of = self.snapshots.get(snapshot) if snapshot is not None else None
-        schema = of.schema_id if of is not None and of.schema_id is not None else self.current_schema
-        return self.schemas[schema]
+        return of.schema_id if of is not None and of.schema_id is not None else self.current_schema
 
 
 def _snapshot(raw: dict[str, Any]) -> Snapshot:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.query.failure import FORBIDDEN, READ_ONLY, UNSUPPORTED, Failure
+from tailrace.query.pruning import unpruned
 from tailrace.query.shape import literal
 
 _FORBIDDEN: Final = re.compile(
@@ -39,6 +40,8 @@ class Inspected:
     own: frozenset[str]
     """Names that it gives itself, WITH … AS: in lower case."""
     functions: frozenset[str]
+    unpruned: frozenset[str]
+    """Columns by which no file may be skipped."""
 
 
 def inspected(bare: Any, sql: str) -> Inspected:
@@ -52,7 +55,8 @@ def inspected(bare: Any, sql: str) -> Inspected:
     tables: set[tuple[str, str, str]] = set()
     functions: set[str] = set()
     own: set[str] = set()
-    for node in _nodes(told["statements"]):
+    nodes = list(_nodes(told["statements"]))
+    for node in nodes:
         if node.get("type") == "BASE_TABLE":
             tables.add((node["catalog_name"], node["schema_name"], node["table_name"]))
         if node.get("class") == "FUNCTION" or node.get("class") == "WINDOW":
@@ -64,7 +68,7 @@ def inspected(bare: Any, sql: str) -> Inspected:
             raise Failure(
                 FORBIDDEN, f"permission denied for function {name}", "this server reads the lake's tables only"
             )
-    return Inspected(frozenset(tables), frozenset(own), frozenset(functions))
+    return Inspected(frozenset(tables), frozenset(own), frozenset(functions), unpruned(nodes))
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

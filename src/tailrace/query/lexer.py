@@ -56,7 +56,8 @@ _TOKEN: Final = re.compile(
     | (?P<string>  [eE]'(?:[^'\\]|\\.|'')*' | (?:[bBxX]|[uU]&)?'(?:[^']|'')*' )
     | (?P<parameter> \$[0-9]+ )
     | (?P<quoted>  (?:[uU]&)?"(?:[^"]|"")+" )
-    | (?P<number>  (?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)? )
+    | (?P<number>  0[xX][0-9a-fA-F_]+ | 0[oO][0-7_]+ | 0[bB][01_]+
+                 | (?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)? )
     | (?P<word>    [^\W\d]\w*(?:\$\w*)* )
     | (?P<mark>    :: | [()\[\],;.{}] )
     | (?P<operator> (?:(?!--|/\*)[-+*/<>=~!@\#%^&|`?:])+ )
@@ -66,10 +67,19 @@ _TOKEN: Final = re.compile(
 _DOLLAR: Final = re.compile(r"\$([^\W\d]\w*)?\$")
 
 
+_MOST_TOKENS: Final = 200_000
+_DEEPEST: Final = 500
+"""What is read here takes memory and time that no limit of DuckDB's bounds; its own depth is 1,000."""
+
+
 def tokens(text: str) -> list[Token]:
-    found = []
-    at = 0
+    found: list[Token] = []
+    at = depth = 0
     while at < len(text):
+        if len(found) == _MOST_TOKENS:
+            raise Failure(
+                "54001", f"a statement of more than {_MOST_TOKENS} words", "give a list as an array: = ANY($1)"
+            )
         if text.startswith("/*", at):
             end = _comment_end(text, at)
             found.append(Token(Kind.SPACE, text[at:end]))
@@ -82,6 +92,9 @@ def tokens(text: str) -> list[Token]:
         elif match := _TOKEN.match(text, at):
             end = match.end()
             found.append(Token(Kind(match.lastgroup), match[0]))
+            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(match[0], 0)
+            if depth > _DEEPEST:
+                raise Failure("54001", f"more than {_DEEPEST} brackets are open")
         else:
             what = {"'": "unterminated quoted string", '"': "unterminated quoted identifier"}.get(text[at])
             raise Failure("42601", what or f'syntax error at or near "{text[at]}"')

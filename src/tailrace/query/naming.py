@@ -18,7 +18,7 @@ _CONSTANTS: Final = frozenset(
 )  # fmt: skip
 _TYPES: Final = {
     "integer": "int4", "int": "int4", "bigint": "int8", "smallint": "int2", "real": "float4", "boolean": "bool",
-    "double": "float8", "decimal": "numeric", "character": "bpchar", "varying": "varchar",
+    "double": "float8", "decimal": "numeric", "character": "bpchar", "char": "bpchar", "varying": "varchar",
 }  # fmt: skip
 
 
@@ -91,9 +91,7 @@ def _name(item: list[Token]) -> str | None:
         inner = item[:cast]
         while (earlier := _last(inner, "::")) is not None:
             inner = inner[:earlier]
-        name = _name(inner) if inner[0].kind is not Kind.STRING else "?column?"
-        type_ = item[cast + 1].name or ""
-        return _TYPES.get(type_, type_) if name in (None, "?column?") else name
+        return _cast_name(inner, item[cast + 1])
     if item[0].name is not None and all(t.name is not None or t.word == "." for t in item):
         if len(item) == 1 and item[0].word in _CONSTANTS:
             return item[0].word
@@ -122,7 +120,8 @@ def _name(item: list[Token]) -> str | None:
         if (rest[:1] in (["filter"], ["over"], ["within"]) and item[-1].word == ")") or not rest:
             word = item[call].name or ""
             if word == "cast":
-                return None
+                split = max(n for n, t in enumerate(item) if t.word == "as")
+                return _cast_name(item[call + 2 : split], item[split + 1])
             return _trimmed(item[call + 2].word) if word == "trim" else word
         if rest[:1] == ["over"] and len(rest) == 2:
             return item[call].name
@@ -141,6 +140,13 @@ def _name(item: list[Token]) -> str | None:
         ):
             return None
     return "?column?"
+
+
+def _cast_name(inner: list[Token], type_: Token) -> str:
+    """What is cast names the column, if it has a name; else the type does."""
+    name = _name(inner) if inner[0].kind is not Kind.STRING else "?column?"
+    word = type_.name or ""
+    return _TYPES.get(word, word) if name is None or name == "?column?" else name
 
 
 def _trimmed(where: str) -> str:

@@ -12,7 +12,7 @@ from tailrace.query import oid
 from tailrace.query.casting import array_literal
 from tailrace.query.failure import Failure
 from tailrace.query.lexer import Kind, Token, words
-from tailrace.query.shape import literal
+from tailrace.query.shape import NUMERIC, literal
 
 _NUMBERS: Final = {20: "!q", 21: "!h", 23: "!i", 26: "!I", 700: "!f", 701: "!d"}
 _PLAIN_NUMBERS: Final = frozenset((20, 21, 23, 26))
@@ -36,7 +36,8 @@ def as_sql(value: bytes | None, type_: int, is_binary: bool) -> str:
             else f"{literal(text)}::BLOB"
         )
     if type_ in oid.ELEMENTS:
-        element = oid.PARAMETERS.get(oid.ELEMENTS[type_], "VARCHAR")
+        number = f"DECIMAL({NUMERIC[0]}, {NUMERIC[1]})"
+        element = number if oid.ELEMENTS[type_] == oid.NUMERIC else oid.PARAMETERS.get(oid.ELEMENTS[type_], "VARCHAR")
         return f"CAST({array_literal(text)} AS {element}[])"
     if type_ == oid.NUMERIC and _is_number(text):
         return text if not text.startswith("-") else f"({text})"
@@ -57,6 +58,8 @@ def _text_of_binary(value: bytes, type_: int) -> str:
             return "true" if value != b"\0" else "false"
         case 17:
             return "\\x" + value.hex()
+        case 3802:
+            return value[1:].decode()  # behind the format's version
         case 2950:
             return str(uuid.UUID(bytes=value))
         case 1082:

@@ -31,9 +31,17 @@ from tailrace.store import Store
 
 _LOG: Final = logging.getLogger("tailrace.query")
 # Long enough for a slow line, short enough that half-open connections do not fill the server.
-_LOGIN_SECONDS: Final = 10.0
+_LOGIN_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 10.0
+
+
+@dataclass(eq=False)
+class _Arriving:
+    """Somebody who has not been let in yet."""
+
+    socket: socket.socket
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Server:
         self._clients: dict[int, Client] = {}
         self._lock = threading.Lock()
         self._process = 0
-        self._waiting = 0
+        self._arriving: list[_Arriving] = []
         self._over = threading.Event()
         self._threads: set[threading.Thread] = set()
         self._listener: socket.socket | None = None
@@ -133,40 +141,47 @@ class Server:
                 return
             with self._lock:
                 # Also those that have not said who they are: else they could be any number.
-                is_full = self._waiting + len(self._clients) >= 2 * self._settings.max_connections
-                self._waiting += 0 if is_full else 1
+                is_full = len(self._arriving) + len(self._clients) >= 2 * self._settings.max_connections
+                arriving = _Arriving(sock, time.monotonic() + _LOGIN_SECONDS)
+                self._arriving += [] if is_full else [arriving]
             if is_full:
                 sock.close()
                 continue
-            self._start(self._serve, "client", sock)
+            self._start(self._serve, "client", arriving)
 
     def _watch(self) -> None:
-        """Statements that take too long, and those whose client is gone."""
+        """Statements that take too long, and those whose client is gone; whoever does not say in time who it is."""
         while not self._over.wait(_WATCH_SECONDS):
+            with self._lock:
+                late = [arriving for arriving in self._arriving if time.monotonic() > arriving.deadline]
+            for arriving in late:
+                # A plain socket's, also of one with TLS, which another thread is reading from.
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(arriving.socket, socket.SHUT_RDWR)
             for client in self.clients:
                 client.session.check_time()
                 if client.session.is_busy and _is_gone(client.socket):
                     client.session.cancel("the client is gone")
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, arriving: _Arriving) -> None:
         process: int | None = None
-        is_waiting = True
+        sock = arriving.socket
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(_LOGIN_SECONDS)
-            sock, parameters = self._greeted(sock)
+            parameters = self._greeted(arriving)
+            sock = arriving.socket
             if parameters is None:
                 return
             user = self._authenticated(sock, parameters)
             process, session = self._admitted(sock, user, parameters)
             with self._lock:
-                self._waiting -= 1
-            is_waiting = False
+                self._arriving.remove(arriving)
             Connection(sock, session).serve()
         except Failure as refusal:
             with contextlib.suppress(OSError):
                 sock.sendall(wire.error(refusal.sqlstate, refusal.message, refusal.hint, "FATAL"))
-        except wire.Malformed as error:
+        except (wire.Malformed, UnicodeDecodeError) as error:
             with contextlib.suppress(OSError):
                 sock.sendall(wire.error("08P01", f"protocol violation: {error}", "", "FATAL"))
         except (wire.Disconnected, OSError):
@@ -178,27 +193,34 @@ class Server:
                 sock.sendall(wire.error(told.sqlstate, told.message, told.hint, "FATAL"))
         finally:
             with self._lock:
-                self._waiting -= is_waiting
+                if arriving in self._arriving:
+                    self._arriving.remove(arriving)
                 client = self._clients.pop(process, None) if process is not None else None
             if client is not None:
                 client.session.close()
-            sock.close()
+            arriving.socket.close()
 
-    def _greeted(self, sock: socket.socket) -> tuple[socket.socket, dict[str, str] | None]:
+    def _greeted(self, arriving: _Arriving) -> dict[str, str] | None:
         """TLS where it is asked for; then the startup packet, or a request to cancel, which is carried out."""
         for _ in range(3):
+            sock = arriving.socket
             code, body = wire.read_startup(sock)
             if code == wire.TLS:
                 sock.sendall(b"S" if self._tls else b"N")
                 if self._tls:
-                    sock = self._tls.wrap_socket(sock, server_side=True)
+                    arriving.socket = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                    arriving.socket.do_handshake()
             elif code == wire.GSS:
                 sock.sendall(b"N")
             elif code == wire.CANCEL:
                 self._cancel(body)
-                return sock, None
+                return None
             elif code >> 16 == 3:
-                return sock, wire.parameters(body)
+                parameters = wire.parameters(body)
+                unknown = [name for name in parameters if name.startswith("_pq_.")]
+                if code != wire.VERSION_3 or unknown:
+                    sock.sendall(wire.negotiation(unknown))
+                return parameters
             else:
                 break
         raise wire.Malformed("an unknown version of the protocol")

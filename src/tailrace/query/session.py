@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,6 +43,13 @@ _FILES_STAY_S: Final = 10.0
 _VERSION_TEXT: Final = f"PostgreSQL {VERSION} (Tailrace, DuckDB)"
 
 
+@dataclass(frozen=True)
+class Prepared:
+    statement: Sequence[Token]
+    """Empty for an empty query."""
+    types: tuple[int, ...]
+
+
 class Session:
     def __init__(self, engine: Engine, lake: Lake, user: str, database: str, most_seconds: float, process: int) -> None:
         self.settings = SessionSettings(user, most_seconds)
@@ -62,6 +69,8 @@ class Session:
         self._reason: str | None = None
         self._deadline: float | None = None
         self.cursors: dict[str, Rows] = {}
+        self._held_cursors: set[str] = set()
+        self.prepared: dict[str, Prepared] = {}
 
     def close(self) -> None:
         self.end_transaction()
@@ -85,15 +94,13 @@ class Session:
             case command.Explain():
                 return self._explain(found, parameter)
             case command.Declare():
-                self.cursors[found.name] = self.select(found.query, parameter)
-                return Word("DECLARE CURSOR")
+                return self._declare(found, parameter)
             case command.Fetch():
                 return self._fetch(found)
             case command.Deallocate():
                 return self._deallocate(found)
             case command.Discard():
-                self.settings.change("all", None)
-                return Word("DISCARD ALL")
+                return self._discard(found)
             case command.Copy():
                 raise Failure("0A000", "COPY stands for itself")
             case command.Done():
@@ -102,8 +109,7 @@ class Session:
 
     def select(self, statement: Sequence[Token], parameter: Parameter | None = None, binary: bool = False) -> Rows:
         with ExitStack() as stack:
-            standing = stack.enter_context(self._engine.standing_at(self.moment()))
-            sql, path, with_catalogue, columns = self._planned(statement, parameter, standing)
+            standing, sql, path, with_catalogue, columns = self._planned(statement, parameter, stack)
             cursor = standing.cursor(path, with_catalogue)
             stack.callback(self._release, cursor)
             with self._lock:
@@ -137,8 +143,8 @@ class Session:
             type_ = oid.PARAMETERS.get(given[number - 1] if number <= len(given) else 0)
             return "NULL" if type_ is None else f"CAST(NULL AS {type_})"
 
-        with self._engine.standing_at(self.moment()) as standing:
-            sql, path, with_catalogue, columns = self._planned(statement, unknown, standing)
+        with ExitStack() as stack:
+            standing, sql, path, with_catalogue, columns = self._planned(statement, unknown, stack)
             cursor = standing.cursor(path, with_catalogue)
             try:
                 told = self._executed(cursor, f"DESCRIBE {sql}").fetchall()
@@ -153,21 +159,22 @@ class Session:
         """Column → OID, of the tables that a statement names: to guess what its parameters are."""
         if not isinstance(command.parse(statement), command.Select):
             return {}
-        with self._engine.standing_at(self.moment()) as standing:
-            columns = self._planned(statement, lambda _: "NULL", standing)[3]
+        with ExitStack() as stack:
+            columns = self._planned(statement, lambda _: "NULL", stack)[-1]
         return {name: types[0][0] for name, types in columns.items() if len(types) == 1}
 
     def _planned(
-        self, statement: Sequence[Token], parameter: Parameter | None, standing: Standing
-    ) -> tuple[str, list[str], bool, dict[str, list[tuple[int, int]]]]:
-        """The statement in DuckDB's words, with the views it needs made."""
+        self, statement: Sequence[Token], parameter: Parameter | None, stack: ExitStack
+    ) -> tuple[Standing, str, list[str], bool, dict[str, list[tuple[int, int]]]]:
+        """The statement in DuckDB's words, with the views it needs made; they last as long as the stack."""
+        moment = self.moment()
+        standing = stack.enter_context(self._engine.standing_at(moment))
         with_catalogue = any((token.name or "") in _CATALOGUE_WORDS for token in statement)
         sql = translate(statement, self._context(standing, parameter))
         path = self.settings.search_path
         touched = inspected(self._bare, sql)
         known = standing.catalogue().name if with_catalogue else None
         tables = resolved(touched, path, standing.moment, known)
-        standing.prepare(tables)
         columns: dict[str, list[tuple[int, int]]] = {}
         for name in tables:
             table = standing.moment.tables.get(name)
@@ -175,7 +182,10 @@ class Session:
                 types = columns.setdefault(column.name, [])
                 if (column.type.oid, column.modifier) not in types:
                     types.append((column.type.oid, column.modifier))
-        return sql, path, with_catalogue, columns
+        if tables and touched.unpruned:
+            standing = stack.enter_context(self._engine.standing_at(moment, touched.unpruned))
+        standing.prepare(tables)
+        return standing, sql, path, with_catalogue, columns
 
     def _executed(self, cursor: Any, sql: str) -> Any:
         try:
@@ -265,6 +275,11 @@ class Session:
         return self._lake.moment(AsOf(lsn=Lsn(moment.cursor - 1))) or moment
 
     def _transaction(self, found: command.Transaction) -> Word:
+        if found.word == "restore":
+            if self.status == b"I":
+                raise Failure("25P01", "ROLLBACK TO SAVEPOINT can only be used in transaction blocks")
+            self.status = b"T"
+            return Word(found.tag)
         if found.word == "begin":
             if self.status != b"I":
                 return Word(found.tag, [wire.warning("25001", "there is already a transaction in progress")])
@@ -272,17 +287,16 @@ class Session:
             return Word(found.tag)
         notices = [] if self.status != b"I" else [wire.warning("25P01", "there is no transaction in progress")]
         tag = "ROLLBACK" if self.status == b"E" else found.tag
-        self.end_transaction()
+        self.end_transaction(kept=self._held_cursors if tag == "COMMIT" else ())
         return Word(tag, notices)
 
-    def end_transaction(self) -> None:
+    def end_transaction(self, kept: Collection[str] = ()) -> None:
         self.status = b"I"
         self._moment = None
         self._held.close()
         self.settings.end_transaction()
-        for rows in self.cursors.values():
-            rows.close()
-        self.cursors.clear()
+        for name in [name for name in self.cursors if name not in kept]:
+            self.cursors.pop(name).close()
 
     def failed(self) -> None:
         if self.status == b"T":
@@ -310,8 +324,8 @@ class Session:
         return _texts([found.name], [[value]], "SHOW")
 
     def _explain(self, found: command.Explain, parameter: Parameter | None) -> Rows:
-        with self._engine.standing_at(self.moment()) as standing:
-            sql, path, with_catalogue, _ = self._planned(found.query, parameter, standing)
+        with ExitStack() as stack:
+            standing, sql, path, with_catalogue, _ = self._planned(found.query, parameter, stack)
             cursor = standing.cursor(path, with_catalogue)
             try:
                 analyze = "ANALYZE " if found.is_analyze else ""
@@ -328,13 +342,36 @@ class Session:
             return Word(f"MOVE {sum(batch.num_rows for batch in rows.take(found.count or 0))}")
         return replace(rows, batches=rows.take(found.count or 0), rest=None, close=lambda: None, tag="FETCH")
 
+    def _declare(self, found: command.Declare, parameter: Parameter | None) -> Word:
+        if found.name in self.cursors:
+            raise Failure("42P03", f'cursor "{found.name}" already exists')
+        self.cursors[found.name] = self.select(found.query, parameter)
+        self._held_cursors.discard(found.name)
+        if found.is_held:
+            self._held_cursors.add(found.name)
+        return Word("DECLARE CURSOR")
+
     def _deallocate(self, found: command.Deallocate) -> Word:
+        known: dict[str, Any] = self.cursors if found.is_cursor else self.prepared
+        if found.name is not None and found.name not in known:
+            what, sqlstate = ("cursor", "34000") if found.is_cursor else ("prepared statement", "26000")
+            raise Failure(sqlstate, f'{what} "{found.name}" does not exist')
+        for name in [found.name] if found.name is not None else list(known):
+            gone = known.pop(name)
+            if found.is_cursor:
+                gone.close()
         if found.is_cursor:
-            for name in [found.name] if found.name is not None else list(self.cursors):
-                if (rows := self.cursors.pop(name, None)) is not None:
-                    rows.close()
-            return Word("CLOSE CURSOR")
+            return Word("CLOSE CURSOR" if found.name is not None else "CLOSE CURSOR ALL")
         return Word("DEALLOCATE ALL" if found.name is None else "DEALLOCATE")
+
+    def _discard(self, found: command.Discard) -> Word:
+        if found.what == "all" and self.status != b"I":
+            raise Failure("25001", "DISCARD ALL cannot run inside a transaction block")
+        if found.what == "all":
+            self.settings.change("all", None)
+            self.prepared.clear()
+            self.end_transaction()
+        return Word(f"DISCARD {found.what.upper()}")
 
     # Cancelling, from other threads
 

@@ -8,7 +8,7 @@ lies in the lake, untouched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tailrace import types
@@ -62,21 +62,25 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def select(table: Table, relation: Relation, metadata: Metadata) -> str:
+def select(table: Table, relation: Relation, metadata: Metadata, unpruned: Collection[str] = ()) -> str:
     """The SELECT of a table's view."""
     stored = _columns(table, metadata)
     special = _special(relation, stored)
+    kept = metadata.added(table.snapshot).union(unpruned)
     declared = {column.name: column for column in relation.columns}
     if table.kind == "mirror":
         names = [name for name in declared if name in stored]
     else:
         names = [name for name in stored if name != special]
-    columns = [_column(name, stored[name], declared.get(name), special) for name in names]
+    columns = [_column(name, stored[name], declared.get(name), special, kept) for name in names]
     return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
 
-def select_stored(table: Table, metadata: Metadata) -> str:
-    return f"SELECT * FROM {_source(table, _columns(table, metadata))}"  # noqa: S608 (quoted)
+def select_stored(table: Table, metadata: Metadata, unpruned: Collection[str] = ()) -> str:
+    stored = _columns(table, metadata)
+    kept = metadata.added(table.snapshot).union(unpruned)
+    columns = [_column(name, type_, None, None, kept) for name, type_ in stored.items()]
+    return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
 
 def _columns(table: Table, metadata: Metadata) -> Mapping[str, Any]:
@@ -106,10 +110,22 @@ def _special(relation: Relation, stored: Mapping[str, Any]) -> str | None:
     return name if isinstance(stored.get(name), dict) else None
 
 
-def _column(name: str, stored: Any, column: Column | None, special: str | None) -> str:
+def _column(name: str, stored: Any, column: Column | None, special: str | None, unpruned: Collection[str]) -> str:
     own = quoted(name)
-    if column is None:
-        return own
+    shown = own if column is None else _shown(own, name, stored, column, special)
+    # A file's greatest number is told without NaN, which is greater. Of columns that it lacks a file tells nothing, and
+    # DuckDB takes that for nothing to be found, also where they have a default.
+    if shown == own and (name.lower() in unpruned or stored in ("float", "double")):
+        shown = _unpruned(own)
+    return shown if shown == own else f"{shown} AS {own}"
+
+
+def _unpruned(own: str) -> str:
+    """The same value, by which DuckDB skips nothing: what might fail is not pushed into a scan. It never does."""
+    return f"CASE WHEN {own} IS NULL THEN NULL WHEN {own} IS NULL THEN error('') ELSE {own} END"
+
+
+def _shown(own: str, name: str, stored: Any, column: Column, special: str | None) -> str:
     type_, _ = types.base(column.type, column.modifier)
     shown = own
     if isinstance(stored, dict) and type_.name == "interval":
@@ -120,14 +136,14 @@ def _column(name: str, stored: Any, column: Column | None, special: str | None) 
         shown = f"CAST({own} AS TIME)"
     elif stored == "string" and type_.name == "bpchar" and type_.schema == "pg_catalog":
         # PostgreSQL compares char(n) without the blanks at its end; they come back when the column itself is told.
-        shown = f"rtrim({own}, ' ')"
+        shown = f"rtrim({_unpruned(own)}, ' ')"
     elif special is not None and stored in ("date", "timestamp", "timestamptz"):
         # DuckDB writes BC after the day.
         text = f"regexp_replace({quoted(special)}[{literal(name)}], '^(\\S+)(.*) BC$', '\\1 (BC)\\2')"
         shown = f"coalesce({own}, TRY_CAST({text} AS {_ICEBERG[stored]}))"
     elif stored == "string" and type_.element is not None:
         shown = _array(own, name, type_.element)
-    return shown if shown == own else f"{shown} AS {own}"
+    return shown
 
 
 def _numeric(own: str, name: str) -> str:

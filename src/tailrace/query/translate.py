@@ -7,18 +7,21 @@ would not read, or would read as something else; names are found through the sea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.query.arithmetic import arithmetic
 from tailrace.query.casting import Oid, array_literal, casts
-from tailrace.query.functions import strftime
 from tailrace.query.lexer import Kind, Token, joined
 from tailrace.query.shape import literal
-from tailrace.query.walking import closing, following, preceding, raw, string_at, word_at
+from tailrace.query.template import templates
+from tailrace.query.walking import cast_operand, closing, following, preceding, raw, string_at, word_at
 
-# With any number of arguments, which no macro has.
+# With any number of arguments, or with FILTER: no macro has them.
 _RENAMED: Final = {
+    "every": "bool_and",
     "json_build_object": "json_object",
     "jsonb_build_object": "json_object",
     "json_build_array": "json_array",
@@ -26,7 +29,7 @@ _RENAMED: Final = {
 }
 
 
-_SET_FUNCTIONS: Final = ("generate_series", "unnest")
+_SET_FUNCTIONS: Final = ("generate_series", "unnest", "string_to_array")
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,14 @@ class Context:
 
 
 def translate(tokens: Sequence[Token], context: Context) -> str:
-    found = list(tokens)
-    for rule in (_parameters, _system_names, _operators_and_collations, _constants, _paths, _formats, _any):
+    # First, while parameters are told from numbers: a result's types must not hang on their values.
+    found = arithmetic(list(tokens))
+    for rule in (
+        _parameters, _names, _numbers, _literals, _system_names, _operators_and_collations, _constants, _paths, _arrows,
+        _any, _vectors,
+    ):  # fmt: skip
         found = rule(found, context)
-    return joined(_set_functions(casts(found, context.oid)))
+    return joined(_set_functions(templates(casts(found, context.oid))))
 
 
 def _parameters(tokens: list[Token], context: Context) -> list[Token]:
@@ -179,35 +186,123 @@ def _set_config(tokens: Sequence[Token], opens: int, out: list[Token], context: 
 
 def _paths(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
     """`x #>> '{a,0}'` as `x -> 'a' ->> 0`."""
-    out = list(tokens)
-    for at, token in enumerate(tokens):
+    out: list[Token] = []
+    at = 0
+    while at < len(tokens):
         path = following(tokens, at)
-        text = string_at(tokens, path) if token.word in ("#>", "#>>") else None
+        text = string_at(tokens, path) if tokens[at].word in ("#>", "#>>") else None
         if text is None or not text.startswith("{"):
+            out.append(tokens[at])
+            at += 1
             continue
         parts = [p if p.lstrip("-").isdecimal() else literal(p) for p in text.strip("{}").split(",")]
-        arrows = ["->"] * (len(parts) - 1) + ["->" if token.word == "#>" else "->>"]
-        out[at] = raw(" ".join(f"{arrow} {part}" for arrow, part in zip(arrows, parts, strict=True)))
-        out[path] = raw("")
+        arrows = ["->"] * (len(parts) - 1) + ["->" if tokens[at].word == "#>" else "->>"]
+        for arrow, part in zip(arrows, parts, strict=True):
+            out += [Token(Kind.OPERATOR, arrow), Token(Kind.SPACE, " "), raw(part), Token(Kind.SPACE, " ")]
+        at = path + 1
     return out
 
 
-def _formats(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
-    """`to_date(x, 'YYYY')`: DuckDB wants to know the format before it runs."""
+def _arrows(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`a AND x -> 'b' ->> 'c' = 'd'` with brackets: to DuckDB an arrow binds less than anything else. One to a name is
+    a lambda's."""
+    out = list(tokens)
+    at = 0
+    while at < len(out):
+        if out[at].word not in ("->", "->>") or (end := _key_end(out, at)) is None:
+            at += 1
+            continue
+        begin = cast_operand(out, preceding(out, at))
+        while word_at(out, following(out, end)) in ("->", "->>"):
+            further = _key_end(out, following(out, end))
+            if further is None:
+                break
+            end = further
+        out.insert(end + 1, Token(Kind.MARK, ")"))
+        out.insert(begin, Token(Kind.MARK, "("))
+        at = end + 3
+    return out
+
+
+def _key_end(tokens: Sequence[Token], arrow: int) -> int | None:
+    """Where the key after an arrow ends, cast or not."""
+    at = following(tokens, arrow)
+    if word_at(tokens, at) == "(":
+        at = closing(tokens, at)
+    elif at >= len(tokens) or tokens[at].kind not in (Kind.STRING, Kind.NUMBER, Kind.PARAMETER):
+        return None
+    if word_at(tokens, following(tokens, at)) == "::":
+        at = following(tokens, following(tokens, at))
+    return at
+
+
+def _names(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """Words that are names to PostgreSQL, and to DuckDB only in quotes: where an expression begins, and goes on."""
     out = list(tokens)
     for at, token in enumerate(tokens):
-        opens = following(tokens, at)
-        if token.word not in ("to_date", "to_timestamp") or word_at(tokens, opens) != "(":
+        if token.word not in _RESERVED:
             continue
-        closes = closing(tokens, opens)
-        pattern = preceding(tokens, closes)
-        text = string_at(tokens, pattern)
-        if text is None or word_at(tokens, preceding(tokens, pattern)) != ",":
-            continue
-        out[at] = raw("(strptime")
-        out[pattern] = raw(literal(strftime(text)))
-        out[closes] = raw(")::DATE)" if token.word == "to_date" else ")::TIMESTAMPTZ)")
+        before, after = preceding(tokens, at), following(tokens, at)
+        begins = before >= 0 and (tokens[before].kind is Kind.OPERATOR or tokens[before].word in _BEFORE_NAME)
+        goes_on = after >= len(tokens) or tokens[after].kind is Kind.OPERATOR or tokens[after].word in _AFTER_NAME
+        if begins and goes_on:
+            out[at] = Token(Kind.QUOTED, f'"{token.word}"')
     return out
+
+
+_RESERVED: Final = frozenset(("at", "show", "describe", "summarize", "pivot", "unpivot", "qualify", "lambda"))
+_BEFORE_NAME: Final = frozenset(
+    ("select", ",", "(", ".", "where", "and", "or", "not", "by", "on", "distinct", "when", "then", "else", "between",
+     "having", "as", "from")
+)  # fmt: skip
+_AFTER_NAME: Final = frozenset(
+    (",", ")", ".", "::", "[", ";", "from", "is", "in", "as", "not", "and", "or", "between", "like", "ilike", "asc",
+     "desc", "nulls", "then", "else", "end", "limit", "order", "group", "having", "union", "at")
+)  # fmt: skip
+
+
+def _numbers(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`0x1F`: DuckDB reads 0, named x1F."""
+    return [raw(str(int(t.text, 0))) if t.kind is Kind.NUMBER and _WITH_BASE.match(t.text) else t for t in tokens]
+
+
+_WITH_BASE: Final = re.compile("0[xXoObB]")
+
+
+def _literals(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """Texts that stand for a value of another type, where DuckDB reads that type otherwise: bytes in hexadecimal, and
+    moments without seconds. Told by what they are compared with or cast to."""
+    out = list(tokens)
+    for at, token in enumerate(tokens):
+        text = string_at(tokens, at)
+        if text is None or not _is_typed(tokens, at):
+            continue
+        if token.kind is Kind.STRING and _HEXADECIMAL.fullmatch(text):
+            out[at] = raw(literal("".join([f"\\x{text[n : n + 2]}" for n in range(2, len(text), 2)])))
+        elif moment := _WITHOUT_SECONDS.fullmatch(text):
+            out[at] = raw(literal(f"{moment[1]}:00{moment[2]}"))
+    return out
+
+
+def _is_typed(tokens: Sequence[Token], at: int) -> bool:
+    after = following(tokens, at)
+    if word_at(tokens, after) in ("::", "as"):
+        return word_at(tokens, following(tokens, after)) in _TYPES
+    before = preceding(tokens, at)
+    while word_at(tokens, before) == ",":  # IN (…)
+        before = preceding(tokens, preceding(tokens, before))
+    if word_at(tokens, before) == "(":
+        before = preceding(tokens, before)
+    return word_at(tokens, before) in _COMPARED or word_at(tokens, after) in _COMPARISONS
+
+
+_TYPES: Final = frozenset(("bytea", "timestamp", "timestamptz"))
+_COMPARISONS: Final = frozenset(("=", "<>", "!=", "<", ">", "<=", ">="))
+_COMPARED: Final = _COMPARISONS | _TYPES | {"in", "between", "and", "zone"}
+_HEXADECIMAL: Final = re.compile(r"\\x(?:[0-9a-fA-F]{2})*")
+_WITHOUT_SECONDS: Final = re.compile(
+    r"([0-9]{4,}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2})(Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
+)
 
 
 def _is_alias(tokens: Sequence[Token], at: int) -> bool:
@@ -231,22 +326,40 @@ def _any(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
     return out
 
 
+def _vectors(tokens: list[Token], context: Context) -> list[Token]:  # noqa: ARG001
+    """`indkey[0]`: these begin at 0 in PostgreSQL, and no list of DuckDB does."""
+    out = list(tokens)
+    for at in range(len(tokens) - 1, -1, -1):
+        if out[at].name in _FROM_ZERO and word_at(out, following(out, at)) == "[":
+            out.insert(following(out, at) + 1, raw("1 + "))
+    return out
+
+
+_FROM_ZERO: Final = frozenset(("indkey", "indoption", "indclass", "indcollation", "proargtypes"))
+
+
 def _set_functions(tokens: list[Token]) -> list[Token]:
-    """`generate_series(1, 3) g`: in PostgreSQL `g` also names the column."""
+    """`generate_series(1, 3) g`: in PostgreSQL `g` also names the column. In a select list DuckDB gives a list."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
         if tokens[at].word not in _SET_FUNCTIONS or word_at(tokens, following(tokens, at)) != "(":
             continue
-        if word_at(tokens, preceding(tokens, at)) not in ("from", ",", "join", "lateral"):
+        clause = _clause(tokens, at)
+        closes = closing(tokens, following(tokens, at))
+        before = word_at(tokens, preceding(tokens, at))
+        if clause == "select" and tokens[at].word == "generate_series" and before in ("select", ",", "all"):
+            out[at] = raw(f"unnest({tokens[at].text}")
+            out[closes] = raw(f"{out[closes].text})")
+        if before not in ("from", ",", "join", "lateral"):
             continue
-        alias = following(tokens, closing(tokens, following(tokens, at)))
+        alias = following(tokens, closes)
         if word_at(tokens, alias) == "as":
             alias = following(tokens, alias)
         if alias >= len(tokens) or tokens[alias].kind not in (Kind.WORD, Kind.QUOTED):
             continue
         if tokens[alias].word in _AFTER_TABLE or word_at(tokens, following(tokens, alias)) == "(":
             continue
-        if _is_in_from(tokens, at):
+        if clause == "from":
             out[alias] = raw(f"{tokens[alias].text}({tokens[alias].text})")
     return out
 
@@ -258,14 +371,14 @@ _AFTER_TABLE: Final = frozenset(
 )  # fmt: skip
 
 
-def _is_in_from(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the nearest of SELECT and FROM before it, at its own depth, is FROM."""
+def _clause(tokens: Sequence[Token], at: int) -> str:
+    """The nearest of SELECT and FROM before it, at its own depth; empty where there is none."""
     depth = 0
     for place in range(at - 1, -1, -1):
         word = tokens[place].word
         depth += {")": 1, "(": -1}.get(word, 0)
         if depth < 0:
-            return False
+            return ""
         if depth == 0 and word in ("select", "from"):
-            return word == "from"
-    return False
+            return word
+    return ""

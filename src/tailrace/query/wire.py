@@ -84,7 +84,8 @@ class Reader:
         return self.take(1)
 
     def int16(self) -> int:
-        return int(struct.unpack("!h", self.take(2))[0])
+        """Without a sign: a count, of which PostgreSQL's clients send up to 65,535, or a format."""
+        return int(struct.unpack("!H", self.take(2))[0])
 
     def int32(self) -> int:
         return int(struct.unpack("!i", self.take(4))[0])
@@ -125,6 +126,11 @@ def authentication(code: int, body: bytes = b"") -> bytes:
     return message(b"R", struct.pack("!i", code) + body)
 
 
+def negotiation(unknown: Sequence[str]) -> bytes:
+    """To a client that asks for more than version 3.0: what it may not rely on."""
+    return message(b"v", struct.pack("!ii", VERSION_3, len(unknown)) + b"".join(map(_text, unknown)))
+
+
 def parameter_status(name: str, value: str) -> bytes:
     return message(b"S", _text(name) + _text(value))
 
@@ -153,7 +159,7 @@ def data_row(values: Iterable[str | None]) -> bytes:
 
 
 def parameter_description(oids: Sequence[int]) -> bytes:
-    return message(b"t", struct.pack(f"!h{len(oids)}I", len(oids), *oids))
+    return message(b"t", struct.pack(f"!H{len(oids)}I", len(oids), *oids))
 
 
 def copy_out(formats: Sequence[int]) -> bytes:

@@ -178,3 +178,12 @@ class Helped(Protocol):
 
     def engage(self, staff: Staff, hands: Callable[[], int]) -> None:
         """Before `open`. `hands`: how many there are now."""
+
+
+@runtime_checkable
+class NotesGaps(Protocol):
+    """A sink for which no snapshot makes up for what was lost. It goes on after a gap that somebody accepted, once it
+    has all that is before it, and keeps a note where its readers find it."""
+
+    def note_gap(self, before: State, after: State, lost_from: Lsn) -> None:
+        """Changes from there up to where the sink stands now are lost. Durable when it returns, with the cursor."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from tailrace import settings
 from tailrace.change import Lsn
-from tailrace.errors import PoisonError, SnapshotError
+from tailrace.errors import GapError, PoisonError, SnapshotError
 from tailrace.log import origin, plan
 from tailrace.log.decoding import Admission
 from tailrace.log.plan import Batch, Offset
@@ -22,7 +22,7 @@ from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import Configured
 from tailrace.sinks.aside import SetAside
-from tailrace.sinks.base import Helped, Load, Parallel, State, Step
+from tailrace.sinks.base import REWIND, Helped, Load, NotesGaps, Parallel, State, Step
 from tailrace.sinks.cursor import mirror, mirrored
 from tailrace.sinks.errand import Errand, Rows, Staff, Staged, in_this_process, reader
 from tailrace.sinks.shaping import Shaping
@@ -58,6 +58,7 @@ class Stepper:
         self._reader = reader(store)
         self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(configured.common)
+        self._knows_source = False
         self._told: set[int] = set()
         self._staff = staff
         self._hands = hands
@@ -83,16 +84,46 @@ class Stepper:
     def open(self) -> None:
         """Where the sink stands: from its destination, with what was begun there brought to its end."""
         self.sink.close()
+        source = origin.load(self._store)
+        self._knows_source = source is not None
         self.state = self.sink.open()
         self._offset = None
         self._aside.load()
-        source = origin.load(self._store)
         self._shaping = Shaping(self.common, str(source["database"]) if source else "")
         if (pending := self.sink.pending()) is not None:
             self._redo(pending)
         if self.state.cursor is None:
             self._first_state()
+        self._check_beginning()
         self._mirror(at_once=True)
+
+    def _check_beginning(self) -> None:
+        """That the log goes back to where the sink stands: what was in another one, before it, is not in this."""
+        begins_at, cursor = plan.beginning(self._reader), self._cursor()
+        if not 0 < cursor < begins_at:
+            return
+        if not isinstance(self.sink, NotesGaps):
+            raise GapError(
+                f"sink {self.common.name} stands at {cursor}, and the log begins at {begins_at}: "
+                "what happened between them is in neither",
+                "is it the right store? " + REWIND.format(self.common.name),
+            )
+        self._pass_gap(cursor, begins_at)
+
+    def _pass_gap(self, lost_from: Lsn, end: Lsn) -> None:
+        assert isinstance(self.sink, NotesGaps)
+        after = replace(self.state, cursor=end)
+        _log.warning(
+            "sink %s: what happened between %s and %s is lost: the log does not have it",
+            *(self.common.name, lost_from, end),
+        )
+        self.sink.note_gap(self.state, after, lost_from)
+        self.state, self._offset = after, None
+
+    def _know_source(self) -> None:
+        """Opened before there was a log, a sink learns only now whose it is."""
+        if not self._knows_source and origin.load(self._store) is not None:
+            self.open()
 
     def recall(self) -> None:
         """Where it stood when it ran last, as long as the destination cannot be asked: to tell how far behind it is."""
@@ -143,16 +174,31 @@ class Stepper:
     def offset(self) -> Offset:
         """Where in the log the sink's cursor is."""
         if self._offset is None or self._offset.lsn != self.cursor:
-            self._offset = plan.begin(self._reader, self.cursor)
+            self._offset = plan.begin(self._reader, self.cursor, across_gaps=isinstance(self.sink, NotesGaps))
         return self._offset
 
     def backlog(self) -> Batch:
         """The next that there is to deliver, if there is anything: its first transactions."""
-        return plan.following(self._reader, self.offset(), plan.Limits(1, 1))
+        return self._following(plan.Limits(1, 1))
 
     def ahead(self) -> Batch:
         """As much of it as makes a step."""
-        return plan.following(self._reader, self.offset())
+        return self._following()
+
+    def _following(self, limits: plan.Limits | None = None) -> Batch:
+        """Up to a gap, if there is one; then past it, if the sink can go on from there."""
+        while True:
+            try:
+                return plan.following(self._reader, self.offset(), limits, up_to_gap=True)
+            except GapError:
+                gap = plan.gap_at(self._reader, self.offset()) if isinstance(self.sink, NotesGaps) else None
+                if gap is None or gap.gap_from is None:
+                    raise
+                self._pass_gap(gap.gap_from, gap.end_lsn)
+
+    def log_end(self) -> Offset:
+        """The place after everything that is in the log now."""
+        return plan.latest(self._reader)
 
     def oldest_undelivered_us(self) -> int | None:
         """When the first change was committed that is not delivered; None when there is none."""
@@ -164,6 +210,7 @@ class Stepper:
         """Load the tables that have a snapshot and that the destination does not have; how many there were."""
         if self._begins != "snapshot":
             return 0
+        self._know_source()
         missing = self._due(self._usable())
         # Until the log has all below the cursor, it cannot tell what happened to a table between there and here.
         if missing and min(s.lsn for s in missing) < self._cursor() and plan.latest(self._reader).lsn < self._cursor():
@@ -174,6 +221,7 @@ class Stepper:
 
     def deliver(self, end: Offset) -> None:
         """Everything from the cursor up to a place in the log, as one step."""
+        self._know_source()
         start = self.offset()
         if end.lsn <= start.lsn or end.segment <= start.segment:
             return  # a repetition of what the destination has already

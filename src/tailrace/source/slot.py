@@ -167,14 +167,16 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     """Create the publication when it is missing, over the tables that `tables` covers.
 
     A table without a replica identity is left out: PostgreSQL would refuse every UPDATE and DELETE on it from then on.
-    So are Tailrace's own.
+    From 18 on it does so, too, with the identity FULL and generated columns. So are Tailrace's own.
     """
     exists = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
     if connection.execute(exists, (source.publication,)).fetchone():
         return
     rows = connection.execute(
         "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"  # noqa: S608 (a literal of ours)
-        " c.relreplident = 'f' OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
+        " c.relreplident = 'f' AND NOT (current_setting('server_version_num')::int >= 180000 AND EXISTS (SELECT"
+        "   FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped))"
+        " OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
         "   CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate"
         "   WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
         " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
@@ -186,15 +188,15 @@ def ensure_publication(connection: Connection, source: Source) -> None:
     for row in covered:
         if not row[3]:
             _log.warning(
-                "%s.%s is not captured: it has no primary key or other replica identity, and publishing it would make"
-                " its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that mends it",
+                "%s.%s is not captured: it has no replica identity, or FULL with generated columns, and publishing it"
+                " would make its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that mends it",
                 row[0],
                 row[1],
             )
     if not chosen:
         raise SourceRefused(
             f"no table to capture: none matches {', '.join(source.tables)}",
-            "create the tables first, or mend [source] tables; `tailrace check` shows what there is",
+            "create the tables first, or mend [source] tables or TABLES; `tailrace check` shows what there is",
         )
     form = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
     command = form.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen))

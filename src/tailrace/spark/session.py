@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, SparkError
 from tailrace.spark import jar, java
@@ -108,6 +108,7 @@ def session(
             ) from error
     if bare is not None and "fs.file.impl" not in given:
         _use_bare_file_system(spark)
+    _let_java_hang_up(spark)
     return spark
 
 
@@ -171,6 +172,19 @@ def _use_bare_file_system(spark: SparkSession) -> None:
         return  # the session is older than this call, and has no such jar
     spark.conf.set("fs.file.impl", jar.FILE_SYSTEM)
     spark.conf.set("fs.file.impl.disable.cache", "true")
+
+
+def _let_java_hang_up(spark: SparkSession) -> None:
+    """At the end Java closes its connection to pyspark's accumulators, which are closed after that: if they notice it
+    in between, they print a traceback."""
+    server = spark.sparkContext._accumulatorServer
+    told = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError):
+            told(request, address)
+
+    server.handle_error = handle_error  # type: ignore[assignment, method-assign]
 
 
 def _processors() -> int:

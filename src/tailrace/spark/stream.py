@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Called when the query has ended, too: Spark hangs up, then ends this process, which would complain of the
         one if the other comes late."""
-        if isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+        if isinstance(sys.exception(), EOFError | ConnectionError):
             os._exit(0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ def show(console: Console, source: settings.Source, url: str) -> None:
         console.print(f"one order's life, from the audit trail (tailrace history public.orders {key}):")
         for line in _told(life)[:_LINES]:
             console.print(f"  {line}", markup=False, soft_wrap=True)
-        undo = revert.plan(found, connection, life[-1:], lambda *_: False)
+        undo = revert.plan(found, connection, life[-1:], lambda *_: False, force=False)
         console.print(f"and its last change taken back (tailrace revert --xid {life[-1].xid} --apply):")
         for statement in undo.statements:
             console.print(f"  {statement.guarded.as_string(connection)};", markup=False, soft_wrap=True)

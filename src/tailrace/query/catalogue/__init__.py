@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tailrace.query.catalogue import functions
-from tailrace.query.catalogue.rows import Row, Rows, Shown
+from tailrace.query.catalogue.rows import ARRAY_RECV, Row, Rows, Shown
 from tailrace.query.lake import Moment
 from tailrace.types import SQL_NAMES
 
@@ -141,6 +141,7 @@ def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
                 "typtype": kind, "typcategory": category, "typelem": int(element), "typarray": int(array),
                 "typbasetype": int(base), "typrelid": int(relation), "typisdefined": True, "typdelim": ",",
                 "typtypmod": -1, "typinput": "array_in" if category == "A" else f"{name}in",
+                "typreceive": str(ARRAY_RECV) if category == "A" and name.startswith("_") else None,
             }
         )  # fmt: skip
     for row in found:

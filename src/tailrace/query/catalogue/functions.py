@@ -12,6 +12,7 @@ HELPERS: Final = {
     "_definitions": {"_oid": "oid", "_text": "text"},
     "_types": {"_oid": "oid", "_text": "text", "_base": "text"},
     "_relations": {"_oid": "oid", "_text": "text", "_visible": "bool"},
+    "_names": {"_oid": "oid", "_text": "text"},
     "_schemas": {"_oid": "oid", "_text": "text"},
     "_roles": {"_oid": "oid", "_text": "text"},
     "_columns": {"_oid": "oid", "_number": "int4", "_text": "text"},
@@ -34,6 +35,10 @@ def _looked_up(helper: str, expression: str = "_text", also: str = "") -> str:
     return f"(SELECT {expression} FROM {{c}}.{helper} WHERE _oid = TRY_CAST(o AS BIGINT){also})"  # noqa: S608
 
 
+def _comment(number: str) -> str:
+    return f"(SELECT _text FROM {{c}}._comments WHERE _oid = regclass_oid(o) AND _number = {number})"  # noqa: S608
+
+
 _NAME: Final = "CASE WHEN o::VARCHAR = '0' THEN '-' ELSE o::VARCHAR END"
 _MACROS: Final = (
     f"format_type(o, m) AS coalesce({_looked_up('_types', _TYPE)}, CASE WHEN o IS NOT NULL THEN '???' END)",
@@ -41,9 +46,10 @@ _MACROS: Final = (
     f"pg_get_indexdef(o) AS {_looked_up('_definitions')}, (o, n, pretty) AS"
     f" CASE WHEN n = 0 THEN {_looked_up('_definitions')} ELSE {_looked_up('_columns', also=' AND _number = n')} END",
     f"pg_get_constraintdef(o) AS {_looked_up('_definitions')}, (o, pretty) AS {_looked_up('_definitions')}",
-    f"obj_description(o) AS {_looked_up('_comments', also=' AND _number = 0')},"
-    f" (o, k) AS {_looked_up('_comments', also=' AND _number = 0')}",
-    f"col_description(o, n) AS {_looked_up('_comments', also=' AND _number = n')}",
+    # A name that is known only when it is read: `(schema || '.' || name)::regclass`.
+    "regclass_oid(o) AS coalesce(TRY_CAST(o AS BIGINT), (SELECT _oid FROM {c}._names WHERE _text = o::VARCHAR))",
+    f"obj_description(o) AS {_comment('0')}, (o, k) AS {_comment('0')}",
+    f"col_description(o, n) AS {_comment('n')}",
     f"pg_table_is_visible(o) AS coalesce({_looked_up('_relations', '_visible')}, false)",
     f"pg_type_is_visible(o) AS {_looked_up('_types')} NOT LIKE '%.%'",
     f"regclass_name(o) AS coalesce({_looked_up('_relations')}, {_NAME})",

@@ -14,6 +14,8 @@ from tailrace.query.lake import Moment, Table
 OWNER: Final = 10
 PG_CATALOG, INFORMATION_SCHEMA, PUBLIC = 11, 13_000, 2_200
 _CLASS, _HEAP, _BTREE = 1_259, 2, 403
+ARRAY_RECV: Final = 2_400
+"""By which Npgsql tells arrays: the function's oid, as it joins `pg_proc`."""
 # What has no oid in the source gets one from here on: no source has come so far in 40 years.
 _OWN_OIDS: Final = 4_000_000_000
 
@@ -73,6 +75,8 @@ class Rows:
             datconnlimit=-1, dattablespace=1_663, **text,
         )  # fmt: skip
         self._add("information_schema_catalog_name", catalog_name=self._database)
+        self._add("character_sets", character_set_name="UTF8", character_repertoire="UCS", form_of_use="UTF8")
+        self._add("pg_proc", oid=ARRAY_RECV, proname="array_recv", pronamespace=PG_CATALOG, proowner=OWNER, prokind="f")
         for oid, space in ((1_663, "pg_default"), (1_664, "pg_global")):
             self._add("pg_tablespace", oid=oid, spcname=space, spcowner=OWNER)
         for oid, name, kind in ((_HEAP, "heap", "t"), (_BTREE, "btree", "i")):
@@ -110,8 +114,11 @@ class Rows:
         for row in self.found["pg_class"]:
             schema = names[row["relnamespace"]]
             is_visible = schema in ("public", "pg_catalog")
-            text = quoted_name(row["relname"]) if is_visible else f"{quoted_name(schema)}.{quoted_name(row['relname'])}"
+            full = f"{quoted_name(schema)}.{quoted_name(row['relname'])}"
+            text = quoted_name(row["relname"]) if is_visible else full
             self._add("_relations", _oid=row["oid"], _text=text, _visible=is_visible)
+            for name in {text, full}:
+                self._add("_names", _oid=row["oid"], _text=name)
 
     def _comment(self, oid: int, number: int, text: str | None) -> None:
         if text is not None:
@@ -183,6 +190,7 @@ class Rows:
                 typelem=type_.element.oid if type_.element else 0, typarray=arrays.get(type_.oid, 0),
                 typbasetype=type_.base.oid if type_.base else 0, typtypmod=type_.base_modifier,
                 typinput="array_in" if type_.element else f"{type_.name}_in",
+                typreceive=str(ARRAY_RECV) if type_.element else None,
             )  # fmt: skip
             self._add("_types", _oid=type_.oid, _text=_type_name(type_), _base=type_.name)
             for order, label in enumerate(type_.labels, 1):

@@ -2,11 +2,13 @@
 
 An application says it with `pg_logical_emit_message(true, '_bemi', '<json>')`. With one message in a transaction it is
 the context of every change in it, wherever it stands. With several each belongs to the changes next to it: where the
-transaction begins with a message, to those that follow it; else to those that it follows.
+transaction begins with a message, to those that follow it; else to those that it follows. Messages of others count for
+nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,19 +43,28 @@ class Contexts:
 
     commit_lsn: I64
     ordinal: I64
+    leads: npt.NDArray[np.bool_]
+    """Nothing but messages is before it in its transaction."""
     texts: tuple[str, ...]
 
     @classmethod
     def of(cls, messages: Iterable[Messages]) -> Contexts:
-        found = [
-            (int(said.at.commit_lsn[row]), int(said.at.ordinal[row]), text_of(said.content[row]))
+        every = sorted(
+            (int(said.at.commit_lsn[row]), int(said.at.ordinal[row]), said.prefix[row], said.content[row])
             for said in messages
             for row in range(len(said))
-            if said.prefix[row] == PREFIX and said.transactional[row]
-        ]
-        found.sort(key=lambda entry: entry[:2])
+            if said.transactional[row]
+        )
+        found: list[tuple[int, int, bool, str]] = []
+        for commit_lsn, own in itertools.groupby(every, key=lambda entry: entry[0]):
+            found += [
+                (commit_lsn, ordinal, ordinal == number, text_of(content))
+                for number, (_, ordinal, prefix, content) in enumerate(own)
+                if prefix == PREFIX
+            ]
         places = np.array([entry[:2] for entry in found], np.int64).reshape(-1, 2)
-        return cls(places[:, 0], places[:, 1], tuple([text for _, _, text in found]))
+        leads = np.array([is_lead for _, _, is_lead, _ in found], np.bool_)
+        return cls(places[:, 0], places[:, 1], leads, tuple([text for *_, text in found]))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -61,12 +72,13 @@ class Contexts:
     def within(self, commit_lsn: int) -> Contexts:
         """Those of one transaction."""
         low, high = np.searchsorted(self.commit_lsn, [commit_lsn, commit_lsn + 1])
-        return Contexts(self.commit_lsn[low:high], self.ordinal[low:high], self.texts[low:high])
+        return Contexts(self.commit_lsn[low:high], self.ordinal[low:high], self.leads[low:high], self.texts[low:high])
 
     def joined(self, later: Contexts) -> Contexts:
         return Contexts(
             np.concatenate([self.commit_lsn, later.commit_lsn]),
             np.concatenate([self.ordinal, later.ordinal]),
+            np.concatenate([self.leads, later.leads]),
             self.texts + later.texts,
         )
 
@@ -74,19 +86,30 @@ class Contexts:
         """The context of each change; NULL where its transaction has none."""
         if not len(self):
             return pa.nulls(len(at), pa.string())
+        chosen, is_there = self._chosen(at)
+        return pa.array(self.texts, pa.string()).take(pa.array(chosen, mask=~is_there))
+
+    def sizes(self, at: At) -> I64:
+        """How long the context of each change is."""
+        if not len(self):
+            return np.zeros(len(at), np.int64)
+        chosen, is_there = self._chosen(at)
+        return np.where(is_there, np.array([len(text.encode()) for text in self.texts], np.int64)[chosen], 0)
+
+    def _chosen(self, at: At) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """Which context is each change's, and whether it has one."""
         count = len(self)
         following = _rank(self.commit_lsn, self.ordinal, at.commit_lsn, at.ordinal)
         before, after = following - 1, np.minimum(following, count - 1)
         has_before = (before >= 0) & (self.commit_lsn[before] == at.commit_lsn)
         has_after = (following < count) & (self.commit_lsn[after] == at.commit_lsn)
         takes_before = has_before & (self._leads(at.commit_lsn) | ~has_after)
-        chosen = np.where(takes_before, before, after)
-        return pa.array(self.texts, pa.string()).take(pa.array(chosen, mask=~(has_before | has_after)))
+        return np.where(takes_before, before, after), has_before | has_after
 
     @property
     def lead(self) -> bool:
         """Of the contexts of one transaction: it begins with one."""
-        return bool(len(self)) and int(self.ordinal[0]) == 0
+        return bool(len(self)) and bool(self.leads[0])
 
     def ranges(self) -> Iterator[Range]:
         """The same for a whole transaction, these being its contexts: for changes that were written without them."""
@@ -100,7 +123,7 @@ class Contexts:
     def _leads(self, commit_lsn: I64) -> npt.NDArray[np.bool_]:
         """Whether a transaction begins with a context."""
         first = np.minimum(np.searchsorted(self.commit_lsn, commit_lsn), len(self) - 1)
-        found: npt.NDArray[np.bool_] = (self.commit_lsn[first] == commit_lsn) & (self.ordinal[first] == 0)
+        found: npt.NDArray[np.bool_] = (self.commit_lsn[first] == commit_lsn) & self.leads[first]
         return found
 
 

@@ -53,18 +53,18 @@ CREATE OR REPLACE FUNCTION {own}.table_as_of(table_name text, as_of timestamptz)
 RETURNS TABLE (primary_key text, "row" jsonb)
 LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog AS $function$
 WITH heard AS (
-    SELECT c.primary_key AS key, c.commit_position, c.ordinal, c.after,
+    SELECT c.primary_key AS key, c.commit_position, c.ordinal, c.after, c.operation,
            c.operation NOT IN ('DELETE', 'TRUNCATE') AS is_there
     FROM {changes} c
     WHERE c.schema = {own}.schema_of(table_name) AND c."table" = {own}.name_of(table_name)
       AND c.committed_at <= as_of AND c.commit_position IS NOT NULL
     UNION ALL
-    SELECT c.previous_key, c.commit_position, c.ordinal, NULL, false
+    SELECT c.previous_key, c.commit_position, c.ordinal, NULL, c.operation, false
     FROM {changes} c
     WHERE c.schema = {own}.schema_of(table_name) AND c."table" = {own}.name_of(table_name)
       AND c.committed_at <= as_of AND c.previous_key IS NOT NULL
 ), emptied AS (
-    SELECT commit_position, ordinal FROM heard WHERE key IS NULL AND NOT is_there
+    SELECT commit_position, ordinal FROM heard WHERE operation = 'TRUNCATE'
     ORDER BY commit_position DESC, ordinal DESC LIMIT 1
 ), last AS (
     SELECT DISTINCT ON (h.key) h.key, h.after, h.is_there

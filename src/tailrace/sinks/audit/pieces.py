@@ -99,6 +99,24 @@ class Stitching:
         self._is_cut = False
 
 
+def stitched(chunks: Iterable[Chunk], stitching: Stitching) -> Iterator[tuple[Held, Contexts]]:
+    """What is rendered at once, with its contexts: a long one, written out for each row, takes as much as many rows."""
+    for some in held(chunks):
+        contexts = stitching.contexts(some)
+        sizes = [contexts.sizes(run.at) for run in some.runs]
+        if sum(int(size.sum()) for size in sizes) <= HELD_BYTES:
+            yield some, contexts
+            continue
+        at = At.joined([run.at for run in some.runs])
+        order = np.lexsort((at.ordinal, at.commit_lsn))
+        number = np.empty(len(order), np.int64)
+        number[order] = np.cumsum(np.concatenate(sizes)[order]) // HELD_BYTES
+        numbers = np.split(number, np.cumsum([len(run) for run in some.runs])[:-1])
+        for one in np.unique(number):
+            own = [run.take(mine == one) for run, mine in zip(some.runs, numbers, strict=True) if (mine == one).any()]
+            yield Held(tuple(own), ()), contexts
+
+
 def piece(some: Held, contexts: Contexts, manner: Manner, put: Put) -> Piece | None:
     """None where there is nothing but messages."""
     if not some.runs:

@@ -7,6 +7,7 @@ missing is right for every change that lacks it.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -49,23 +50,25 @@ _IS_FIRST: Final = """
     SELECT FROM {changes} m WHERE m.schema = c.schema AND m."table" = c."table" AND m.primary_key = c.primary_key
     AND m.previous_key IS NOT NULL AND (m.commit_position, m.ordinal) < (c.commit_position, c.ordinal)))
 """
+_IS_NAMED: Final = "c.commit_position >= (%(since)s::jsonb ->> u)::bigint"
+"""When the change was made, the column had the name that it has now."""
 _LACKING: Final = """
 SELECT coalesce(c.previous_key, c.primary_key), array_agg(DISTINCT u), min(c.commit_position)
 FROM {changes} c, unnest(c.unchanged) u
 WHERE c.unchanged IS NOT NULL AND c.database = %(database)s AND c.schema = %(schema)s AND c."table" = %(table)s
-  AND c.primary_key IS NOT NULL AND c.commit_position >= %(since)s
+  AND c.primary_key IS NOT NULL AND {is_named}
   AND {is_first}
 GROUP BY 1 ORDER BY 3 LIMIT %(limit)s
 """
 _FILL: Final = """
 UPDATE {changes} c SET
-    after = c.after
-        || (SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(k.found) e WHERE e.key = ANY (c.unchanged)),
-    unchanged = nullif(ARRAY(SELECT u FROM unnest(c.unchanged) u WHERE NOT k.found ? u), '{{}}')
+    after = c.after || (SELECT jsonb_object_agg(u, k.found -> u) FROM unnest(c.unchanged) u
+                        WHERE k.found ? u AND {is_named}),
+    unchanged = nullif(ARRAY(SELECT u FROM unnest(c.unchanged) u WHERE NOT (k.found ? u AND {is_named})), '{{}}')
 FROM (SELECT unnest(%(keys)s::text[]) AS key, unnest(%(found)s::text[])::jsonb AS found) k
 WHERE c.unchanged IS NOT NULL AND c.database = %(database)s AND c.schema = %(schema)s AND c."table" = %(table)s
-  AND coalesce(c.previous_key, c.primary_key) = k.key AND c.commit_position >= %(since)s
-  AND EXISTS (SELECT FROM unnest(c.unchanged) u WHERE k.found ? u) AND {is_first}
+  AND coalesce(c.previous_key, c.primary_key) = k.key
+  AND EXISTS (SELECT FROM unnest(c.unchanged) u WHERE k.found ? u AND {is_named}) AND {is_first}
 """
 
 
@@ -99,20 +102,21 @@ class Recovery:
         shape = self.shapes.of(schema, name)
         if shape is None:
             return 0
-        given: dict[str, Any] = {"schema": schema, "table": name, "since": shape.since, "limit": _AT_ONCE}
+        since = json.dumps(shape.columns_since)
+        given: dict[str, Any] = {"schema": schema, "table": name, "since": since, "limit": _AT_ONCE}
         found = self._query(_LACKING, given)
         if not found:
             return 0
         lacking = {key: set(names) for key, names, _ in found}
         then = state.find(self.reader, schema, name, as_of=Lsn(found[0][2]))
         numbers = {column.name: column.number for column in then.relation.columns}
-        if any(numbers.get(column) != shape.columns[column] for names in lacking.values() for column in names):
+        if any(numbers.get(column) != shape.columns[column].number for names in lacking.values() for column in names):
             return 0  # a column had another name then
         done = 0
         for keys, values in _found(then, self.reader, self.shaping, lacking):
             done += self._execute(_FILL, {**given, "keys": keys, "found": values})
         if done:
-            done += filling.refill(self.table.connection, self.table.identifier, (schema, name), shape.since)
+            done += filling.refill(self.table.connection, self.table.identifier, shape)
             _log.info("%s.%s: %s changes have the values now that were not sent with them", schema, name, f"{done:,}")
         return done
 
@@ -124,7 +128,9 @@ class Recovery:
 
     def _cursor(self, text: str, given: Mapping[str, Any]) -> psycopg.Cursor[Any]:
         changes = self.table.identifier
-        statement = sql.SQL(text).format(changes=changes, is_first=sql.SQL(_IS_FIRST).format(changes=changes))
+        statement = sql.SQL(text).format(
+            changes=changes, is_first=sql.SQL(_IS_FIRST).format(changes=changes), is_named=sql.SQL(_IS_NAMED)
+        )
         return self.table.connection.execute(statement, {"database": self.database, **given})
 
 

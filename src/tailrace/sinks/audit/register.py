@@ -1,4 +1,5 @@
-"""What has to be known of a trail to prove it: where it begins, from when on its rows are kept, whose were erased."""
+"""What has to be known of a trail to prove it: where it begins, from when on its rows are kept, what is missing, whose
+values were erased."""
 
 from __future__ import annotations
 
@@ -29,6 +30,14 @@ CREATE TABLE IF NOT EXISTS {erasures} (
     erased_at timestamptz NOT NULL DEFAULT now(),
     erased_by text NOT NULL DEFAULT session_user
 );
+CREATE TABLE IF NOT EXISTS {gaps} (
+    sink text NOT NULL,
+    lost_from pg_lsn NOT NULL,
+    lost_until pg_lsn NOT NULL,
+    noted_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (sink, lost_until)
+);
+COMMENT ON TABLE {gaps} IS 'Tailrace: between which LSNs an audit trail may lack changes, as slot or log were lost';
 COMMENT ON TABLE {erasures} IS 'Tailrace: rows whose values were erased from an audit trail, and which of them';
 """
 
@@ -47,8 +56,13 @@ class Register:
     def erasures(self) -> sql.Identifier:
         return sql.Identifier(self.schema, "erasures")
 
+    @property
+    def gaps(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, "gaps")
+
     def create(self) -> None:
-        self.connection.execute(sql.SQL(_CREATE).format(trails=self.trails, erasures=self.erasures))
+        tables = {"trails": self.trails, "erasures": self.erasures, "gaps": self.gaps}
+        self.connection.execute(sql.SQL(_CREATE).format(**tables))
 
     def begin(self, lsn: Lsn) -> None:
         """Told again from an earlier place on, it begins there."""
@@ -70,12 +84,32 @@ class Register:
             [moment, self.sink, moment],
         )
 
-    def extent(self) -> tuple[Lsn, datetime | None] | None:
-        """Where it begins, and from when on it is kept; None before anything was delivered."""
+    @property
+    def kept_since(self) -> sql.Composed:
+        """From when on rows are kept, in a statement."""
+        return sql.SQL("(SELECT kept_since FROM {} WHERE sink = {})").format(self.trails, sql.Literal(self.sink))
+
+    def beginning(self) -> Lsn | None:
+        """None before anything was delivered."""
         row = self.connection.execute(
-            sql.SQL("SELECT begins_at::text, kept_since FROM {} WHERE sink = %s").format(self.trails), [self.sink]
+            sql.SQL("SELECT begins_at::text FROM {} WHERE sink = %s").format(self.trails), [self.sink]
         ).fetchone()
-        return (Lsn.parse(row[0]), row[1]) if row else None
+        return Lsn.parse(row[0]) if row else None
+
+    def lose(self, start: Lsn, end: Lsn) -> None:
+        self.connection.execute(
+            sql.SQL(
+                "INSERT INTO {} (sink, lost_from, lost_until) VALUES (%s, %s::pg_lsn, %s::pg_lsn)"
+                " ON CONFLICT DO NOTHING"
+            ).format(self.gaps),
+            [self.sink, str(start), str(end)],
+        )
+
+    def lost(self) -> list[tuple[Lsn, Lsn]]:
+        """From where to where changes are missing."""
+        query = sql.SQL("SELECT lost_from::text, lost_until::text FROM {} WHERE sink = %s ORDER BY lost_until")
+        rows = self.connection.execute(query.format(self.gaps), [self.sink]).fetchall()
+        return [(Lsn.parse(start), Lsn.parse(end)) for start, end in rows]
 
     def erase(self, table: tuple[str, str], keys: Sequence[str], columns: Sequence[str] | None) -> None:
         for key in keys:

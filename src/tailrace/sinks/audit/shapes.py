@@ -1,9 +1,10 @@
-"""Since when the columns of each table have had their names: an older row's JSON may mean another column by one."""
+"""Since when each table, and each column of it, has had its name: an older row may mean another one by it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -21,19 +22,29 @@ CREATE TABLE IF NOT EXISTS {shapes} (
     columns jsonb NOT NULL,
     PRIMARY KEY (sink, oid)
 );
-COMMENT ON TABLE {shapes} IS 'Tailrace: from which commit on the columns of a table have had their names';
+COMMENT ON TABLE {shapes} IS 'Tailrace: from which commit on tables and their columns have had their names';
 """
+
+
+class Named(NamedTuple):
+    number: int | None
+    """`attnum`."""
+    since: int
+    """The first commit in which the column had its name, and the table too."""
 
 
 @dataclass(frozen=True)
 class Shape:
     since: int
-    """The first commit under it."""
+    """The first commit in which the table had its name."""
     schema: str
     table: str
     key: tuple[str, ...]
-    columns: dict[str, int | None]
-    """Name → `attnum`."""
+    columns: dict[str, Named]
+
+    @property
+    def columns_since(self) -> dict[str, int]:
+        return {name: column.since for name, column in self.columns.items()}
 
 
 @dataclass
@@ -64,13 +75,19 @@ class Shapes:
             for oid, since, schema, table, key, columns in (
                 self.connection.execute(query.format(self._table), [self.sink]) if self.is_kept else ()
             ):
-                self._known[oid] = Shape(since, schema, table, tuple(key), columns)
+                named = {name: Named(*column) for name, column in columns.items()}
+                self._known[oid] = Shape(since, schema, table, tuple(key), named)
         return self._known
 
     def meet(self, relation: Relation, commit_lsn: int) -> None:
-        columns = {column.name: column.number for column in relation.columns}
         known = self.known().get(relation.oid)
-        since = known.since if known is not None and known.columns == columns else commit_lsn
+        had = known if known is not None and (known.schema, known.table) == (relation.schema, relation.name) else None
+        columns = {}
+        for column in relation.columns:
+            named = had.columns.get(column.name) if had is not None else None
+            is_same = named is not None and named.number == column.number
+            columns[column.name] = named if named and is_same else Named(column.number, commit_lsn)
+        since = had.since if had is not None else commit_lsn
         shape = Shape(since, relation.schema, relation.name, relation.key, columns)
         if shape == known:
             return
@@ -85,9 +102,6 @@ class Shapes:
                 ).format(self._table),
                 [self.sink, relation.oid, since, shape.schema, shape.table, list(shape.key), json.dumps(columns)],
             )
-
-    def since(self, oid: int) -> int:
-        return self.known()[oid].since
 
     def of(self, schema: str, table: str) -> Shape | None:
         """Of the table that last had this name."""

@@ -12,13 +12,14 @@ import psycopg
 from psycopg import sql
 
 from tailrace import settings
+from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import origin
 from tailrace.log.reader import LogReader
 from tailrace.sinks import Context
 from tailrace.sinks.audit import filling, functions
 from tailrace.sinks.audit.context import Range
-from tailrace.sinks.audit.pieces import Piece, Stitching, held, piece
+from tailrace.sinks.audit.pieces import Piece, Stitching, piece, stitched
 from tailrace.sinks.audit.recovery import Recovery
 from tailrace.sinks.audit.register import Register
 from tailrace.sinks.audit.rows import FIELDS, Manner, Source
@@ -134,8 +135,7 @@ class AuditSink:
             def put(table: Table) -> Rows:
                 return stage.put(table, self._options.table, connection.get)
 
-            for some in held(part.chunks):
-                contexts = stitching.contexts(some)
+            for some, contexts in stitched(part.chunks, stitching):
                 found = piece(some, contexts, manner, put)
                 pieces += [found] if found is not None else []
         stitching.finish()
@@ -179,6 +179,14 @@ class AuditSink:
                 session.register.begin(state.cursor)
         session.end = session.table.end(self._source.database)
 
+    def note_gap(self, before: State, after: State, lost_from: Lsn) -> None:
+        session = self._opened()
+        assert after.cursor is not None
+        with classified(), session.connection.transaction():
+            session.ledger.begin(before)
+            session.register.lose(lost_from, after.cursor)
+            session.ledger.move(before, after)
+
     def close(self) -> None:
         if self._session is not None:
             self._session.connection.close()
@@ -192,8 +200,8 @@ class AuditSink:
         if some.plain is not None:
             self._insert(session, some.plain, is_again=is_again)
         for oid, lacking in some.lacking:
-            brought, since = self._brought(session, lacking), session.shapes.since(oid)
-            written = filling.insert(session.connection, session.table.identifier, brought, since)
+            brought, shape = self._brought(session, lacking), session.shapes.known()[oid]
+            written = filling.insert(session.connection, session.table.identifier, brought, shape)
             self._check(written, lacking, is_again=is_again)
 
     def _insert(self, session: _Session, plain: Rows, *, is_again: bool) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
 from tailrace.change import OWN
@@ -37,6 +39,10 @@ _COLUMNS: Final = {
     "ordinal": "bigint",
     "previous_key": "text",
     "unchanged": "text[]",
+}
+_AS_GOOD_AS: Final = {
+    "text": ("text", "character varying"),
+    "timestamptz": ("timestamp with time zone",),
 }
 _COMMENTS: Final = {
     "xid": "the transaction",
@@ -73,6 +79,10 @@ class ChangesTable:
         return sql.Identifier(self.schema, self.name)
 
     @property
+    def _quoted(self) -> str:
+        return self.identifier.as_string(self.connection)
+
+    @property
     def text(self) -> str:
         return f"{self.schema}.{self.name}"
 
@@ -94,6 +104,7 @@ class ChangesTable:
         if found is None or not str(found[1] or "").startswith(OWN):
             self._comment(self.identifier)
         self._add_columns()
+        self._check_uniqueness()
         self._add_indexes()
 
     def _make(self) -> None:
@@ -122,12 +133,12 @@ class ChangesTable:
 
     def _add_columns(self) -> None:
         rows = self.connection.execute(
-            "SELECT attname, attnotnull, atthasdef FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
-            " AND NOT attisdropped",
-            [self.identifier.as_string(self.connection)],
+            "SELECT attname, attnotnull, atthasdef, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+            [self._quoted],
         ).fetchall()
-        there = {name: is_required for name, is_required, _ in rows}
-        if ("created_at", False) in {(name, has_default) for name, _, has_default in rows}:
+        there = {name: (is_required, kind) for name, is_required, _, kind in rows}
+        if ("created_at", False) in {(name, has_default) for name, _, has_default, _ in rows}:
             default = sql.SQL("ALTER TABLE {} ALTER COLUMN created_at SET DEFAULT now()")
             self.connection.execute(default.format(self.identifier))
         for name, kind in _COLUMNS.items():
@@ -136,9 +147,56 @@ class ChangesTable:
                 column = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
                 nullable = kind.removesuffix(" NOT NULL")
                 self.connection.execute(column.format(self.identifier, sql.Identifier(name), sql.SQL(nullable)))
-            elif there[name] and "NOT NULL" not in kind:
+                continue
+            is_required, found = there[name]
+            if is_required and "NOT NULL" not in kind:
                 column = sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL")
                 self.connection.execute(column.format(self.identifier, sql.Identifier(name)))
+            self._widen(name, found, kind.split()[0])
+
+    def _widen(self, name: str, found: str, wanted: str) -> None:
+        """A key may be longer than 255 characters, a time finer than a second. No row is rewritten for it."""
+        unlimited = re.sub(r"\(\d+\)", "", found)
+        if unlimited not in _AS_GOOD_AS.get(wanted, (wanted,)):
+            raise SinkRefused(
+                f"{self.text}: column {name} is {found}, and has to be {wanted}",
+                "change its type, or name another `table`",
+            )
+        if unlimited == found:
+            return
+        _log.info("%s: column %s is %s, and becomes %s", self.text, name, found, wanted)
+        try:
+            with self.connection.transaction():
+                self.connection.execute(
+                    sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {}").format(
+                        self.identifier, sql.Identifier(name), sql.SQL(wanted)
+                    )
+                )
+        except psycopg.errors.FeatureNotSupported as error:
+            # A view shows it. What does not fit is refused when it comes.
+            _log.warning("%s: column %s stays %s: %s", self.text, name, found, error.diag.message_primary)
+
+    def _check_uniqueness(self) -> None:
+        """Of ids, and of nothing else: rows of one COPY share their LSN, and a row may be told to be there already."""
+        rows = self.connection.execute(
+            "SELECT n.nspname, c.relname, k.conname, ARRAY(SELECT a.attname::text FROM pg_attribute a"
+            " WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey))"
+            " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid"
+            " WHERE i.indrelid = %s::regclass AND i.indisunique",
+            [self._quoted],
+        ).fetchall()
+        for schema, index, constraint, columns in rows:
+            if "id" in columns:
+                continue
+            _log.warning("%s: dropping %s: changes need not differ in %s", self.text, index, ", ".join(columns))
+            if constraint is None:
+                self.connection.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, index)))
+            else:
+                drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
+                self.connection.execute(drop.format(self.identifier, sql.Identifier(constraint)))
+        if not any({*columns} in ({"id"}, {"id", "committed_at"}) for *_, columns in rows):
+            self.connection.execute(sql.SQL("CREATE UNIQUE INDEX ON {} (id)").format(self.identifier))
 
     def _add_indexes(self) -> None:
         for suffix, (columns, condition) in _INDEXES.items():
@@ -213,7 +271,7 @@ class ChangesTable:
         children = self.connection.execute(
             "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             " WHERE i.inhparent = %s::regclass",
-            [self.identifier.as_string(self.connection)],
+            [self._quoted],
         ).fetchall()
         old = {partition(self.name, month) for month in range(last - 1200, last)}
         found = [name for (name,) in children if name in old]

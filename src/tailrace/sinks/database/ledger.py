@@ -83,6 +83,13 @@ class Ledger:
                 "stop one of them; if the other was killed, its server notices within half a minute, and this goes on",
             )
 
+    @property
+    def cursor(self) -> sql.Composed:
+        """In a statement, as a number: what it is when the statement sees the tables."""
+        return sql.SQL("(SELECT (cursor - '0/0'::pg_lsn)::bigint FROM {} WHERE name = {})").format(
+            self._sinks, sql.Literal(self._sink)
+        )
+
     def state(self) -> State:
         cursor = self._connection.execute(
             sql.SQL("SELECT cursor::text FROM {} WHERE name = %s").format(self._sinks), [self._sink]

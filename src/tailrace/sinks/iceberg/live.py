@@ -76,6 +76,14 @@ class Live:
     def is_empty(self) -> bool:
         return len(self.deleted) >= self.rows
 
+    @property
+    def bytes(self) -> int:
+        return int(self.data.fileSizeInBytes())
+
+    def kept(self) -> I64:
+        """The rows that are not gone."""
+        return np.setdiff1d(np.arange(self.rows), np.fromiter(self.deleted, np.int64))
+
 
 class Files:
     """All of a table's. `planned` asks the table for those it has, when a row is first to go: what only grows is never

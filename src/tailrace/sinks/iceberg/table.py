@@ -86,7 +86,7 @@ class LakeTable:
         self._lake = lake
         self._table: Any = None
         self._shape: Shape | None = None
-        self._files = Files(self._planned, self._prints, lake.indexes)
+        self._files = Files(self.planned, self._prints, lake.indexes)
         self._transaction: Any = None
         self.directory = ""
 
@@ -200,6 +200,20 @@ class LakeTable:
         self._look()
         self._files.replan()
 
+    def replace(self, files: Sequence[Live], by: DataFile) -> None:
+        """The same rows in another file."""
+        assert self.held is not None
+        rewrite = self._table.newRewrite().validateFromSnapshot(self.snapshot)
+        for live in files:
+            rewrite.deleteFile(live.data)
+            if live.vector is not None:
+                rewrite.deleteFile(live.vector)
+        rewrite.addFile(self._data_file(by.location))
+        for key, value in self.held.summary().items():
+            rewrite.set(key, value)
+        rewrite.commit()
+        self.refresh()
+
     def _finish(self) -> None:
         self._transaction.commitTransaction()
         self._transaction = None
@@ -255,7 +269,7 @@ class LakeTable:
                 REWIND.format(self._lake.sink),
             )
 
-    def _planned(self) -> Iterator[Live]:
+    def planned(self) -> Iterator[Live]:
         """The data files that the table has."""
         if self.snapshot is None:
             return
@@ -321,7 +335,7 @@ class LakeTable:
             if live.vector is not None:
                 delta.removeDeletes(live.vector)
         for live in added:
-            live.data = self._data_file(live)
+            live.data = self._data_file(live.location)
             delta.addRows(live.data)
         if touched:
             self._add_vectors(delta, touched)
@@ -336,11 +350,11 @@ class LakeTable:
         delta.commit()
         return True
 
-    def _data_file(self, live: Live) -> Any:
+    def _data_file(self, location: str) -> Any:
         java = self._lake.catalog.java
-        source = self._table.io().newInputFile(live.location)
+        source = self._table.io().newInputFile(location)
         metrics = java.ParquetUtil.fileMetrics(source, java.MetricsConfig.forTable(self._table))
-        builder = java.DataFiles.builder(self._table.spec()).withPath(live.location).withFormat("PARQUET")
+        builder = java.DataFiles.builder(self._table.spec()).withPath(location).withFormat("PARQUET")
         return builder.withFileSizeInBytes(source.getLength()).withMetrics(metrics).build()
 
     def _add_vectors(self, delta: Any, touched: Sequence[Live]) -> None:
@@ -381,7 +395,7 @@ class LakeTable:
             f"{sum(live.rows - len(live.deleted) for live in files.all()):,}",
         )
         for live in files.all():
-            kept = np.setdiff1d(np.arange(live.rows), np.fromiter(live.deleted, np.int64))
+            kept = live.kept()
             arrays = datafile.read(self._lake.warehouse, live.location, old.fields, kept.tolist())
             count = len(old.relation.columns)
             special = arrays[count] if old.has_special else None

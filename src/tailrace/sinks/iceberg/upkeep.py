@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tailrace.sinks.iceberg import merging
 from tailrace.sinks.iceberg.options import IcebergOptions
 from tailrace.sinks.iceberg.table import Lake, LakeTable
 
@@ -23,6 +24,8 @@ FILE_BYTES: Final = 128 * 1024 * 1024
 """A file this large is left alone: larger ones are no quicker to read, and slower to rewrite."""
 _MANY_FILES: Final = 24
 """So many more files than the table's size asks for: at one step a second, half a minute's."""
+_HERE_BYTES: Final = 32 * 1024 * 1024
+"""Of files that are merged without Spark: less than a second's work, and no more memory than a step takes."""
 _GONE_SHARE: Final = 0.25
 """Of a table's rows: so many are read and thrown away by every query."""
 _FEW_ROWS: Final = 10_000
@@ -66,7 +69,9 @@ class Upkeep:
             self._looked_at[table.directory] = table.snapshot
             return False
         began = time.monotonic()
-        before, after = compact(self._lake, table, FILE_BYTES, self._options.compact_bytes)
+        before, after = merge(self._lake, table, self._options.compact_bytes), 1
+        if not before:
+            before, after = compact(self._lake, table, FILE_BYTES, self._options.compact_bytes)
         if before:
             _log.info("%s: %s files became %s in %.1f s", table.name, before, after, time.monotonic() - began)
         self._looked_at[table.directory] = table.snapshot
@@ -108,8 +113,27 @@ def superseded(history: Sequence[tuple[int, datetime]], cutoff: datetime) -> lis
     return [number for number, made in history if made < cutoff][:-1]
 
 
+def merge(lake: Lake, table: LakeTable, limit: int) -> int:
+    """Small files as one, where that is all that is wrong with a table; how many there were."""
+    files = list(table.planned())
+    small = merging.chosen(files, min(limit, _HERE_BYTES))
+    locations = {live.location for live in small}
+    others = [live for live in files if live.location not in locations]
+    left = {
+        "total-data-files": len(others) + 1,
+        "total-files-size": sum(live.bytes for live in others),
+        "total-records": sum(live.rows for live in others),
+        "total-position-deletes": sum(len(live.deleted) for live in others),
+    }
+    if len(small) < 2 or is_worth_compacting(left):
+        return 0
+    table.replace(small, merging.merged(lake.warehouse, table.directory, table.shape.fields, small))
+    return len(small)
+
+
 def compact(lake: Lake, table: LakeTable, file_bytes: int, limit: int) -> tuple[int, int]:
-    """Small files as large ones, without the rows that are gone: how many there were, and how many they became."""
+    """Small files as large ones, without the rows that are gone, by Spark: how many there were, and how many they
+    became."""
     assert table.held is not None
     action = lake.catalog.actions().rewriteDataFiles(table.iceberg).binPack()
     options: Mapping[str, object] = {

@@ -161,6 +161,21 @@ def _generated(
     if table.virtual:
         what = f"column {', '.join(table.virtual)} is generated when it is read: PostgreSQL never sends it"
         yield Finding(Severity.NOTE, table.subject, what)
+    if server.major >= 18 and table.identity == "f" and (unsent := [*stored, *table.virtual]):
+        why = f"has replica identity FULL, and column {', '.join(unsent)} is generated and not published"
+        mend = ""
+        if publication.exists and not table.virtual:
+            mend = script(
+                connection, "ALTER PUBLICATION {} SET (publish_generated_columns = stored);", publication.name
+            )
+        elif table.has_primary_key:
+            mend = script(connection, "ALTER TABLE {} REPLICA IDENTITY DEFAULT;", table.identifier)
+        if publication.tells_rows_apart(table):
+            what = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
+            yield Finding(Severity.ERROR, table.subject, what, mend)
+        else:
+            what = f"{why}: capture leaves it out, because UPDATE and DELETE on it would fail once it is published"
+            yield Finding(Severity.WARNING, table.subject, what, mend)
 
 
 def _privileges(connection: psycopg.Connection[Any], server: Server, tables: Sequence[Table]) -> Iterator[Finding]:

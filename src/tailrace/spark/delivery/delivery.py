@@ -313,7 +313,8 @@ class Delivery:
 
     def _follow(self) -> None:
         """Until the query ends, or somebody wants it to. What is in the log already does not wait for the query, which
-        takes seconds of both processors to begin: it is started when there is nothing left to do."""
+        takes seconds of both processors to begin: it is started when that is delivered."""
+        backlog_end = self._stepper.log_end()
         looked_at = came_at = float("-inf")
         while not self._again.is_set():
             # What failed between two batches must not wait for the next one.
@@ -325,11 +326,12 @@ class Delivery:
             if now - looked_at >= _IDLE_POLL_S:
                 self._look_after()
                 looked_at = now
+            is_behind = came and (self.cursor or 0) < backlog_end.lsn
+            if self._query is None and self._starter is None and not is_behind:
+                self._begin_query()
             if came:
                 came_at = now
                 continue
-            if self._query is None and self._starter is None:
-                self._begin_query()
             self._again.wait(_POLL_S if now - came_at < _IDLE_AFTER_S else _IDLE_POLL_S)
         raise _StoppedError
 
