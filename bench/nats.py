@@ -144,9 +144,11 @@ def _snapshots(report: Report, log: ReadyLog) -> None:
             options = NatsOptions(url=server.url, zstd=how != "plain").checked()
             answering = Requests(options, "bench", settings.Store(log.store_url), sinks.Common())
             wire = Wire(options, "bench", "init.meta.small")
-            answering.start()
             try:
+                # As the sink has it before it answers anybody.
+                stream.ensure(wire, options.stream, [f"{options.subject}.>"], {}, create=True)
                 Schemas(wire, options, ENCODINGS["msgpack"]).ensure()
+                answering.start()
                 assert wait_until(lambda w=wire: "error" not in w.ask("$JS.API.STREAM.INFO.INIT"), 30)  # type: ignore[misc]
                 began = time.monotonic()
                 wire.say("snapshot.request.small", b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +14,6 @@ from tailrace.errors import CorruptError, SinkError
 from tailrace.sinks.iceberg.options import IcebergOptions
 from tailrace.sinks.iceberg.schema import FIELD_ID, Field
 from tailrace.store import Store
-
-_GROUP_ROWS: Final = 256 * 1024
-"""Rows of one group: what a reader holds of a column at a time, and what statistics can skip."""
 
 
 class Warehouse:
@@ -72,12 +69,16 @@ class DataFile:
 
 
 def write(warehouse: Warehouse, directory: str, fields: Sequence[Field], arrays: Sequence[pa.Array]) -> DataFile:
-    """The same rows written twice are two files: what no commit names is removed as an orphan some day."""
+    """The same rows written twice are two files: what no commit names is removed as an orphan some day.
+
+    Of one row group: DuckDB reads groups at the same time, and two threads that ask one deletion vector get wrong
+    answers (duckdb-iceberg#1005).
+    """
     schema = pa.schema([field.arrow for field in fields])
     cast = [array.cast(f.type) if array.type != f.type else array for array, f in zip(arrays, schema, strict=True)]
     table = pa.Table.from_arrays(cast, schema=schema)
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=_GROUP_ROWS, compression="zstd", store_schema=False)
+    pq.write_table(table, sink, row_group_size=max(table.num_rows, 1), compression="zstd", store_schema=False)
     # Bytes of Python's: an S3 client takes no others.
     content = sink.getvalue().to_pybytes()
     location = named(directory, "parquet")

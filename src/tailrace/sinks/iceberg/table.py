@@ -40,6 +40,8 @@ _PROPERTIES: Final = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
+    # No file is so large: each has one group, also where Spark writes it (`datafile.write`).
+    "write.parquet.row-group-size-bytes": str(2**31 - 1),
     # A step makes a metadata file a second, and each holds the whole history: these stay for some minutes, so that
     # whoever read a point can read what it names.
     "write.metadata.delete-after-commit.enabled": "true",
