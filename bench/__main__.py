@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from bench.report import Report
+from bench.report import missed_by
 
 _PARTS = (
     "throughput",
@@ -32,15 +31,8 @@ def main(names: list[str]) -> None:
     # Each in a process of its own: Spark's Java lasts as long as the process, with the libraries it was started with.
     own = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
     with own as processes:
-        missed = [line for lines in processes.map(_run, names or _PARTS) for line in lines]
+        missed = [line for lines in processes.map(missed_by, names or _PARTS) for line in lines]
     print("\nEvery figure wanted is met." if not missed else "\nMissed:\n  " + "\n  ".join(missed))
-
-
-def _run(name: str) -> list[str]:
-    """What was wanted and not reached."""
-    report = Report()
-    importlib.import_module(f"bench.{name}").run(report)
-    return report.missed
 
 
 if __name__ == "__main__":

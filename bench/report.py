@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 
 class Report:
     def __init__(self) -> None:
@@ -20,3 +22,10 @@ class Report:
         print(f"    {mark} {what:<32} {figure:>24}   {want}", flush=True)
         if ok is False:
             self.missed.append(f"{self._section}: {what} {figure} ({want})")
+
+
+def missed_by(part: str) -> list[str]:
+    """Runs a benchmark; what was wanted and not reached."""
+    report = Report()
+    importlib.import_module(f"bench.{part}").run(report)
+    return report.missed
