@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
@@ -122,6 +123,8 @@ def crashing(at: int) -> Iterator[None]:
 
     def act() -> None:
         nonlocal left
+        if threading.current_thread().name.startswith("requests "):
+            return  # who answers them beside the delivery would die alone
         left -= 1
         if left == 0:
             raise Crash
