@@ -24,7 +24,7 @@ from tests.fixtures.postgres import Database
 from tailrace import settings
 from tailrace.errors import FencedError, SinkError, TailraceError
 from tailrace.log import plan
-from tailrace.sinks.iceberg import datafile, upkeep
+from tailrace.sinks.iceberg import datafile, merging, upkeep
 from tailrace.sinks.iceberg.catalog import Catalog
 from tailrace.sinks.iceberg.datafile import Warehouse
 from tailrace.sinks.iceberg.options import IcebergOptions
@@ -219,6 +219,33 @@ def test_compaction_by_somebody_else(following: Following, spark: SparkSession) 
     assert raised.value.retry
     following.stepper.open()
     following.follow()
+    following.assert_same()
+
+
+def test_a_merge_that_somebody_else_comes_before(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up, nothing is there twice, and the next one goes by what is there then."""
+    monkeypatch.setattr(upkeep, "_MANY_FILES", 3)
+    for number in range(5):
+        following.log.execute(f"INSERT INTO t VALUES ({number}, 0, 'x'), ({number + 10}, 0, 'y')")
+        following.follow()
+    following.log.execute("DELETE FROM t WHERE id = 13")
+    following.follow()
+    merged = merging.merged
+
+    def late(*given: Any) -> Any:
+        catalog, table = _somebody_elses(following)
+        catalog.actions().rewriteDataFiles(table).binPack().option("rewrite-all", "true").execute()
+        return merged(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "merged", late)
+        with pytest.raises(SinkError) as raised:
+            following.sink.tend()
+    assert raised.value.retry
+    following.stepper.open()
+    following.log.execute("UPDATE t SET n = 1 WHERE id < 3", "INSERT INTO t VALUES (99, 1, 'z')")
+    following.follow()
+    following.sink.tend()
     following.assert_same()
 
 

@@ -36,8 +36,7 @@ def _sums(tokens: list[Token]) -> list[Token]:
             bracket = following(out, filtered)
             end = closing(out, bracket)
             condition = out[following(out, bracket) + 1 : end]
-            value = [raw("CASE WHEN "), *condition, raw(" THEN "), *out[first:closes], raw(" END)")]
-            out[first : end + 1] = value
+            out[first : end + 1] = [*_where(condition, out[first:closes]), raw(")")]
     return out
 
 
@@ -72,8 +71,13 @@ def _filtered(tokens: list[Token]) -> list[Token]:
             first = following(out, first)
         if any(token.word in ("/", "%", "mod", "div") for token in out[first:last]):
             condition = out[where + 1 : closing(out, opens)]
-            out[first:last] = [raw("CASE WHEN "), *condition, raw(" THEN "), *out[first:last], raw(" END")]
+            out[first:last] = _where(condition, out[first:last])
     return out
+
+
+def _where(condition: list[Token], value: list[Token]) -> list[Token]:
+    """The value of rows that fulfil a condition, NULL of others."""
+    return [raw("CASE WHEN "), *condition, raw(" THEN "), *value, raw(" END")]
 
 
 def _percentiles(tokens: list[Token]) -> list[Token]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,8 +77,9 @@ class Live:
     def is_empty(self) -> bool:
         return len(self.deleted) >= self.rows
 
-    @property
+    @cached_property
     def bytes(self) -> int:
+        """Of one that the table has."""
         return int(self.data.fileSizeInBytes())
 
     def kept(self) -> I64:

@@ -9,18 +9,18 @@ listen. Large tables are told by Spark's executors.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tailrace import settings
 from tailrace.change import Relation
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import GapError, SinkError, SnapshotError, TailraceError
 from tailrace.log import publication, state
 from tailrace.log.publication import Wish
 from tailrace.log.reader import LogReader
@@ -212,19 +212,25 @@ class Requests:
         """The one that goes under this name: of several that had it, the one that is still published; or one that the
         log knows by it, and that had another when it was copied."""
         published = {relation.oid for relation in publication.published(self._store)}
-        found = []
-        for relation, is_copied in [*publication.tables(self._snapshots), *self._renamed(wire, name)]:
+        gone: Table | None = None
+        # One after the other: what the log knows is looked up only where no snapshot has the name.
+        for relation, is_copied in itertools.chain(publication.tables(self._snapshots), self._renamed(wire, name)):
             shaped = self._shaping.load(relation)
-            if shaped is not None and self._token(shaped[1]) == name:
-                is_published = not published or relation.oid in published
-                found.append(Table(relation, shaped[1], is_copied, is_published))
-        return max(found, key=lambda table: table.is_published, default=None)
+            if shaped is None or self._token(shaped[1]) != name:
+                continue
+            if not published or relation.oid in published:
+                return Table(relation, shaped[1], is_copied, is_published=True)
+            gone = gone or Table(relation, shaped[1], is_copied, is_published=False)
+        return gone
 
     def _renamed(self, wire: Wire, name: str) -> Iterator[tuple[Relation, bool]]:
-        described = schemas.described(wire, self._options.bucket, name)
-        with suppress(TailraceError):  # the log does not know it
-            if described is not None:
-                yield state.find(self._reader, *described).relation, True
+        if (described := schemas.described(wire, self._options.bucket, name)) is None:
+            return
+        try:
+            found = state.find(self._reader, *described)
+        except (GapError, SnapshotError):
+            return  # the log does not know it
+        yield found.relation, True
 
     def _token(self, target: tuple[str, str]) -> str:
         return ".".join(map(token, self._options.names(target)))
