@@ -1,7 +1,7 @@
-"""What the source's catalogue knows of tables and types, joined with what pgoutput says of them.
+"""Definitions of tables and types: pgoutput's descriptions, completed from the source's catalogue.
 
-pgoutput describes a table as it was when the change was made; the catalogue is as it is now. pgoutput is believed;
-the catalogue adds what still fits: a column is the same when its name and type are.
+pgoutput describes a table as it was when the change was made; the catalogue describes it as it is now. pgoutput takes
+precedence. The catalogue adds what still applies: a column is the same if its name and type are.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
+from tailrace.capture.source_error import source_errors
 from tailrace.change import OWN, Column, Lsn, Relation, Type
 from tailrace.pgoutput.message import ColumnMessage, RelationMessage, TypeMessage
-from tailrace.source.failure import classified
 
 Connection = psycopg.Connection[Any]
 
@@ -24,7 +24,7 @@ EXISTS (SELECT FROM pg_catalog.pg_description own
         WHERE own.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND own.objoid = c.oid AND own.objsubid = 0
           AND pg_catalog.starts_with(own.description, '{OWN}'))
 """
-"""Whether pg_class's row `c` is a table of Tailrace's own, as `Relation.is_own` has it."""
+"""A condition: whether row `c` of pg_class is one of Tailrace's own tables, like `Relation.is_own`."""
 
 
 class _Attribute(NamedTuple):
@@ -46,9 +46,8 @@ class _Attribute(NamedTuple):
     comment: str | None
 
 
-# A deferrable primary key identifies rows, but PostgreSQL does not take it for the replica identity. Not-null
-# constraints that are NOT VALID (18 has them) hold for no row that was there before. One row stands for a table
-# without columns.
+# A deferrable primary key identifies rows, but PostgreSQL does not accept it as the replica identity. Not-null
+# constraints that are NOT VALID (since 18) do not apply to older rows. A table without columns gives one row.
 _ATTRIBUTES: Final = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
        pg_catalog.obj_description(c.oid, 'pg_class'),
@@ -75,7 +74,7 @@ WHERE c.oid = ANY (%s::pg_catalog.oid[])
 ORDER BY c.oid, a.attnum
 """
 
-# An array type is the one its element type names: int2vector has elements too, but is written otherwise.
+# An array type is one that its element type names: int2vector has elements too, but another text format.
 _TYPES: Final = """
 WITH RECURSIVE wanted AS (
     SELECT pg_catalog.unnest(%s::pg_catalog.oid[]) AS oid
@@ -99,29 +98,30 @@ LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 def relation(
     connection: Connection, message: RelationMessage, type_messages: Mapping[int, TypeMessage] | None = None
 ) -> Relation:
-    """The relation pgoutput described, with all that the catalogue can still add to it.
+    """The relation that pgoutput described, with what the catalogue can still add.
 
-    Works when the table, a column or a type is gone meanwhile. `type_messages` are the 'Y' messages seen so far: they
-    name types that are gone.
+    It works even if the table, a column or a type was dropped meanwhile. `type_messages` are the 'Y' messages received
+    so far, which name dropped types.
     """
-    with classified():
+    with source_errors():
         attributes = _attributes(connection, [message.oid])
         types = _types(connection, {c.type_oid for c in message.columns}, type_messages or {})
-    return _assembled(message, attributes.get(message.oid, []), types)
+    return _assemble(message, attributes.get(message.oid, []), types)
 
 
 def describe(
     connection: Connection, oids: Iterable[int], columns: Mapping[int, Sequence[str]] | None = None
 ) -> dict[int, Relation]:
-    """Tables as pgoutput would describe them now: all columns but generated ones, or those `columns` names by oid.
+    """The tables as pgoutput would describe them now.
 
-    A table that does not exist is absent from the result.
+    `columns` maps an oid to the names of the columns to include; without an entry, all but generated columns are
+    included. A table that does not exist is absent from the result.
     """
-    with classified():
+    with source_errors():
         attributes = _attributes(connection, oids)
         types = _types(connection, {a.type_oid for group in attributes.values() for a in group}, {})
     return {
-        oid: _assembled(_as_message(group, (columns or {}).get(oid)), group, types) for oid, group in attributes.items()
+        oid: _assemble(_as_message(group, (columns or {}).get(oid)), group, types) for oid, group in attributes.items()
     }
 
 
@@ -132,10 +132,10 @@ class PublishedTable:
     name: str
     is_partitioned: bool
     columns: tuple[str, ...]
-    """Those that are published, in the table's order."""
+    """The published columns, in the table's order."""
     row_filter: str | None
     estimated_rows: int | None
-    """None where the table was never analysed. Partitions are summed up."""
+    """The sum over all partitions; None if the table was never analysed."""
     bytes: int
 
 
@@ -160,17 +160,17 @@ ORDER BY n.nspname, c.relname
 """
 
 
-def published(connection: Connection, publication: str, *, own: bool = False) -> list[PublishedTable]:
-    """The tables of a publication: partitions or their root, as the publication has it.
+def published_tables(connection: Connection, publication: str, *, own: bool = False) -> list[PublishedTable]:
+    """The tables of a publication; whether partitions or their roots depends on the publication.
 
-    Those of Tailrace's own are not captured: they are not among the others, but `own` asks for them alone.
+    Tailrace's own tables are excluded, because they are not captured. With `own`, only they are returned.
     """
     version = connection.info.server_version
     generated: LiteralString = "" if version >= 180000 else "a.attgenerated = '' AND "
     columns: LiteralString = generated + ("a.attname = ANY (p.attnames)" if version >= 150000 else "true")
     filters: LiteralString = "p.rowfilter" if version >= 150000 else "NULL"
     query = _PUBLISHED.replace("{columns}", columns).replace("{row_filter}", filters).replace("{is_own}", IS_OWN)
-    with classified():
+    with source_errors():
         found = connection.execute(query, [publication, own]).fetchall()
     return [
         PublishedTable(oid, schema, name, is_partitioned, tuple(names), row_filter, rows, size)
@@ -190,8 +190,8 @@ WHERE p.pubname = %s AND NOT {IS_OWN}
 
 
 def published_oids(connection: Connection, publication: str) -> tuple[set[int], Lsn]:
-    """The same tables by oid alone, cheap enough to ask again and again; and where the source stands now."""
-    with classified():
+    """The oids of the tables that `published` returns, and the source's current LSN. Cheap enough to poll."""
+    with source_errors():
         row = connection.execute(_PUBLISHED_OIDS, [publication]).fetchone()
     assert row is not None
     return set(row[0]), Lsn.parse(row[1])
@@ -206,7 +206,7 @@ def _types(connection: Connection, oids: Iterable[int], type_messages: Mapping[i
     wanted = set(oids)
     rows = {row[0]: row[1:] for row in connection.execute(_TYPES, [list(wanted)]).fetchall()}
 
-    def resolved(oid: int) -> Type:
+    def resolve(oid: int) -> Type:
         if oid in rows:
             schema, name, kind, base, modifier, element, labels = rows[oid]
             return Type(
@@ -214,16 +214,16 @@ def _types(connection: Connection, oids: Iterable[int], type_messages: Mapping[i
                 schema,
                 name,
                 kind,
-                resolved(base) if base else None,
+                resolve(base) if base else None,
                 modifier if base else -1,
-                resolved(element) if element else None,
+                resolve(element) if element else None,
                 tuple(labels),
             )
-        if said := type_messages.get(oid):
-            return Type(oid, said.schema, said.name)
+        if message := type_messages.get(oid):
+            return Type(oid, message.schema, message.name)
         return Type(oid, "", "unknown")
 
-    return {oid: resolved(oid) for oid in wanted}
+    return {oid: resolve(oid) for oid in wanted}
 
 
 def _as_message(attributes: Sequence[_Attribute], names: Sequence[str] | None) -> RelationMessage:
@@ -236,17 +236,17 @@ def _as_message(attributes: Sequence[_Attribute], names: Sequence[str] | None) -
     return RelationMessage(table.oid, table.schema, table.table, table.identity, columns)
 
 
-def _assembled(message: RelationMessage, attributes: Sequence[_Attribute], types: Mapping[int, Type]) -> Relation:
-    known = _matched(message.columns, attributes)
+def _assemble(message: RelationMessage, attributes: Sequence[_Attribute], types: Mapping[int, Type]) -> Relation:
+    known = _match(message.columns, attributes)
     columns = []
-    for said in message.columns:
-        column = Column(said.name, types[said.type_oid], said.modifier, said.is_identity)
-        if a := known.get(said.name):
+    for sent in message.columns:
+        column = Column(sent.name, types[sent.type_oid], sent.modifier, sent.is_identity)
+        if a := known.get(sent.name):
             column = Column(
-                said.name,
+                sent.name,
                 column.type,
-                said.modifier,
-                said.is_identity,
+                sent.modifier,
+                sent.is_identity,
                 a.number,
                 not a.not_null,
                 a.default,
@@ -266,8 +266,9 @@ def _assembled(message: RelationMessage, attributes: Sequence[_Attribute], types
     )
 
 
-def _matched(columns: Sequence[ColumnMessage], attributes: Sequence[_Attribute]) -> dict[str, _Attribute]:
-    """pgoutput keeps the order of attnum: one out of order was dropped since, and another took its name."""
+def _match(columns: Sequence[ColumnMessage], attributes: Sequence[_Attribute]) -> dict[str, _Attribute]:
+    """Match columns to attributes. pgoutput sends columns in the order of attnum, so a column out of order was dropped
+    since, and another one took its name."""
     now = {(a.name, a.type_oid): a for a in attributes}
     matched: dict[str, _Attribute] = {}
     following = 1 << 16

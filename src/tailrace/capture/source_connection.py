@@ -1,4 +1,4 @@
-"""Connections to the source: for SQL, and for the stream."""
+"""Connections to the source, for SQL and for replication."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
 from tailrace import postgres
+from tailrace.capture.source_error import classify, source_errors
 from tailrace.errors import SourceError
 from tailrace.postgres.connection import SESSION, parameters
-from tailrace.settings import Source
-from tailrace.source.failure import classified, classify
+from tailrace.settings import SourceSettings
 
 __all__ = ["SESSION", "classify", "connect", "connect_replication"]
 
 
-def connect(source: Source) -> psycopg.Connection[TupleRow]:
-    """A session of its own, committing each statement."""
-    with classified():
+def connect(source: SourceSettings) -> psycopg.Connection[TupleRow]:
+    """Open a session in autocommit mode. Raises Tailrace's errors."""
+    with source_errors():
         return postgres.connection.connect(source)
 
 
-def connect_replication(source: Source) -> pq.abc.PGconn:
-    """A walsender in the source's database, that also takes SQL."""
+def connect_replication(source: SourceSettings) -> pq.abc.PGconn:
+    """Open a replication connection in the source's database, which also accepts SQL."""
     given = parameters(source) | {"replication": "database"}
-    # Not PQconnectdb: that would hold back signals for as long as the network is silent.
+    # Not PQconnectdb, which would delay signals for as long as the network does not respond.
     pgconn = pq.PGconn.connect_start(make_conninfo("", **given).encode())
     hosts = str(given.get("host", "")).count(",") + 1
     deadline = time.monotonic() + int(given["connect_timeout"]) * hosts
@@ -39,7 +39,7 @@ def connect_replication(source: Source) -> pq.abc.PGconn:
         poll.register(pgconn.socket, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT)
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not poll.poll(left_s * 1000):
-            raise SourceError("connecting to the source took too long", "is there a firewall in between?")
+            raise SourceError("connecting to the source timed out", "check for a firewall in between")
     if pgconn.server_version >= 170000:
         result = pgconn.exec_(b"SET transaction_timeout = 0")
         if result.status != pq.ExecStatus.COMMAND_OK:

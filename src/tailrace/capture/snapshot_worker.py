@@ -1,7 +1,7 @@
-"""A worker process of a snapshot: COPY → typed columns → chunks in the store.
+"""A worker process of a snapshot: decodes the rows of COPY and stores them as chunks.
 
-A process of its own, because decoding is work for a processor and capture must stay light: the decoder's compiler is
-loaded here and nowhere else.
+It is a separate process, because decoding needs processor time and capture must stay light: only workers load the
+decoder's compiler.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from tailrace.capture.snapshot_plan import TablePart
+from tailrace.capture.source_connection import connect
+from tailrace.capture.source_error import classify, source_errors
 from tailrace.change import Type
 from tailrace.errors import DecodeError, SnapshotError, SourceRefused, StoreError, TailraceError
-from tailrace.log.snapshot import Chunk, ChunkWriter
+from tailrace.log.snapshot import ChunkWriter, SnapshotChunk
 from tailrace.retry import Backoff
-from tailrace.settings import Secret, Source
-from tailrace.source.connection import connect
-from tailrace.source.failure import classified, classify
-from tailrace.source.snapshot_plan import Part
+from tailrace.settings import Secret, SourceSettings
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.snapshot")
 
-# Decoded at a time: enough to be vectorised, little enough that columns of offsets beside the text stay small.
+# Text to decode at a time: enough to vectorise, small enough to bound the offset columns beside the text.
 _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a worker is told when it is started. It goes through a pipe, never through arguments or environment."""
+class WorkerSettings:
+    """A worker's settings. They are sent through a pipe, never by arguments or environment variables."""
 
-    source: Source
+    source: SourceSettings
     password: str | None = field(repr=False)
     store_url: str
     store_options: dict[str, str] = field(repr=False)
@@ -52,131 +52,131 @@ class Errand:
     workers: int
 
     @classmethod
-    def of(cls, source: Source, **rest: Any) -> Errand:
+    def of(cls, source: SourceSettings, **rest: Any) -> WorkerSettings:
         password = source.password.reveal() if source.password is not None else None
         return cls(replace(source, password=None), password, **rest)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The worker's transaction holds the snapshot."""
+class WorkerReady:
+    """The worker's transaction uses the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Copy this part into chunks under this prefix."""
+class CopyTask:
+    """Copy a part into chunks under a prefix."""
 
-    part: Part
+    part: TablePart
     prefix: str
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """So much more than last time."""
+class CopyProgress:
+    """What was copied since the last report."""
 
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    order: Order
-    chunks: tuple[Chunk, ...]
+class PartFinished:
+    task: CopyTask
+    chunks: tuple[SnapshotChunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """`order` is None when the worker itself cannot go on, and ends."""
+class CopyFailure:
+    """`task` is None if the worker itself cannot continue, and ends."""
 
-    order: Order | None
+    task: CopyTask | None
     error: TailraceError
 
 
-Report = Ready | Copied | Finished | Failed
+Report = WorkerReady | CopyProgress | PartFinished | CopyFailure
 
 
-def main(pipe: Pipe, errand: Errand) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+def main(pipe: Pipe, settings: WorkerSettings) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     try:
-        _work(pipe, errand)
+        _work(pipe, settings)
     except (EOFError, BrokenPipeError):
-        pass  # the parent is gone, and nobody else wants what we have
+        pass  # the parent ended, and nothing else reads the results
     except TailraceError as error:
-        pipe.send(Failed(None, error))
+        pipe.send(CopyFailure(None, error))
     except Exception as error:
         _log.exception("a snapshot worker failed")
         hint = "this is a bug in Tailrace: please report it, with the lines above"
-        pipe.send(Failed(None, SnapshotError(f"a snapshot worker failed: {type(error).__name__}", hint)))
+        pipe.send(CopyFailure(None, SnapshotError(f"a snapshot worker failed: {type(error).__name__}", hint)))
 
 
-def _work(pipe: Pipe, errand: Errand) -> None:
-    password = Secret(errand.password) if errand.password is not None else None
-    store = Store.open(errand.store_url, errand.store_options)
-    with connect(replace(errand.source, password=password)) as connection:
-        hold(connection, errand.snapshot)
-        pipe.send(Ready())
-        copier = _Copier(pipe, errand, store, connection)
-        while (order := pipe.recv()) is not None:
+def _work(pipe: Pipe, settings: WorkerSettings) -> None:
+    password = Secret(settings.password) if settings.password is not None else None
+    store = Store.open(settings.store_url, settings.store_options)
+    with connect(replace(settings.source, password=password)) as connection:
+        use_snapshot(connection, settings.snapshot)
+        pipe.send(WorkerReady())
+        copier = _Copier(pipe, settings, store, connection)
+        while (task := pipe.recv()) is not None:
             try:
-                pipe.send(Finished(order, copier.copy(order)))
+                pipe.send(PartFinished(task, copier.copy(task)))
             except (SourceRefused, SnapshotError, DecodeError) as error:
-                pipe.send(Failed(order, _about(order.part, error)))
+                pipe.send(CopyFailure(task, _with_table(task.part, error)))
             except TailraceError as error:
-                raise _about(order.part, error) from error
+                raise _with_table(task.part, error) from error
 
 
-def hold(connection: psycopg.Connection[Any], snapshot: str) -> None:
-    """Begin a transaction that sees what the snapshot saw, and nothing else, until it ends."""
-    with classified():
+def use_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
+    """Begin a transaction that sees exactly what the snapshot saw."""
+    with source_errors():
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
 
 
-def _about(part: Part, error: TailraceError) -> TailraceError:
+def _with_table(part: TablePart, error: TailraceError) -> TailraceError:
     name = part.relation.qualified_name
     return error if name in str(error) else type(error)(f"{name}: {error}", error.hint)
 
 
 class _Copier:
-    def __init__(self, pipe: Pipe, errand: Errand, store: Store, connection: psycopg.Connection[Any]) -> None:
-        from tailrace.pgoutput.columns import decode_copy  # loads the compiler: not in the parent, and not before Ready
+    def __init__(self, pipe: Pipe, settings: WorkerSettings, store: Store, connection: psycopg.Connection[Any]) -> None:
+        from tailrace.pgoutput.decoder import decode_copy  # loads the compiler: not in the parent, and only once ready
 
         self._decode = decode_copy
         self._pipe = pipe
-        self._errand = errand
+        self._settings = settings
         self._store = store
         self._connection = connection
         self._chunks_of: dict[str, int] = {}
 
-    def copy(self, order: Order) -> tuple[Chunk, ...]:
-        with classified(), self._locked(order.part):
-            return tuple(self._chunks(order))
+    def copy(self, task: CopyTask) -> tuple[SnapshotChunk, ...]:
+        with source_errors(), self._locked(task.part):
+            return tuple(self._chunks(task))
 
     @contextmanager
-    def _locked(self, part: Part) -> Iterator[None]:
-        """The table's shape holds still for one part, and is let go after it: rolling back to a savepoint frees locks.
+    def _locked(self, part: TablePart) -> Iterator[None]:
+        """Lock the table's definition while one part is copied. Rolling back to a savepoint releases the lock.
 
-        Otherwise an ALTER TABLE, and everybody behind it, would wait until the last table of all is copied.
+        Otherwise an ALTER TABLE, and all queries queued behind it, would wait until the last table is copied.
         """
         self._connection.execute("SAVEPOINT part")
         try:
             heap = sql.Identifier(part.heap.schema, part.heap.name)
             self._connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(heap))
-            self._check_shape(part)
+            self._check_definition(part)
             yield
         except BaseException:
             with suppress(psycopg.Error):
                 self._abandon_copy()
-                self._let_go()
+                self._release()
             raise
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._connection.execute("ROLLBACK TO part")
         self._connection.execute("RELEASE part")
 
     def _abandon_copy(self) -> None:
-        """The connection takes no other command before the one under way has ended."""
+        """End the running COPY, as the connection accepts no other command before that."""
         pgconn = self._connection.pgconn
         if pgconn.transaction_status == TransactionStatus.ACTIVE:
             pgconn.get_cancel().cancel()
@@ -186,13 +186,14 @@ class _Copier:
             while pgconn.get_result() is not None:
                 pass
 
-    def _check_shape(self, part: Part) -> None:
-        """Rows are seen as of the snapshot, but the catalogue as of now: what changed in between would be misread.
+    def _check_definition(self, part: TablePart) -> None:
+        """Raise if the table's definition changed since the snapshot.
 
-        A table rewritten since looks empty, and the stream would not say so.
+        Queries see rows as of the snapshot, but definitions as of now, so changes in between would be misread. A table
+        rewritten since looks empty, and the stream would not show it.
         """
         name = sql.Identifier(part.heap.schema, part.heap.name)
-        # The row of pg_class is the snapshot's, the functions look at the catalogue as it is.
+        # The row of pg_class is the snapshot's; the functions read the current catalogue.
         row = self._connection.execute(
             "SELECT pg_catalog.to_regclass(%s) = c.oid AND pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode"
             " FROM pg_catalog.pg_class c WHERE c.oid = %s",
@@ -202,7 +203,7 @@ class _Copier:
         result = self._connection.execute(part.select + sql.SQL(" LIMIT 0")).pgresult
         assert result is not None
         now = [(result.ftype(i), result.ftablecol(i) if is_root else None) for i in range(result.nfields)]
-        # A result's description shows a domain as its base type.
+        # A result describes a domain as its base type.
         then = [(_base(c.type).oid, c.number if is_root else None) for c in part.relation.columns]
         if row != (True,) or now != then:
             raise SnapshotError(
@@ -210,18 +211,18 @@ class _Copier:
                 "take the snapshot of this table again",
             )
 
-    def _chunks(self, order: Order) -> Iterator[Chunk]:
-        relation, errand = order.part.relation, self._errand
+    def _chunks(self, task: CopyTask) -> Iterator[SnapshotChunk]:
+        relation, settings = task.part.relation, self._settings
         pgconn = self._connection.pgconn
-        copy = sql.SQL("COPY ({}) TO STDOUT").format(order.part.select)
+        copy = sql.SQL("COPY ({}) TO STDOUT").format(task.part.select)
         result = pgconn.exec_(copy.as_bytes(self._connection))
         if result.status != ExecStatus.COPY_OUT:
             raise classify(result)
         get = pgconn.get_copy_data
-        block = min(_BLOCK_BYTES, errand.chunk_bytes)
+        block = min(_BLOCK_BYTES, settings.chunk_bytes)
         writer, chunk_bytes = ChunkWriter(relation), 0
         while True:
-            text, rows, room = bytearray(), 0, errand.chunk_rows - writer.rows
+            text, rows, room = bytearray(), 0, settings.chunk_rows - writer.rows
             while rows < room and len(text) < block:
                 length, line = get(0)
                 if length < 0:
@@ -232,10 +233,10 @@ class _Copier:
                 decoded = self._decode(relation, pa.py_buffer(text))
                 writer.write(decoded.batch, decoded.special)
                 chunk_bytes += len(text)
-                self._pipe.send(Copied(rows, len(text)))
+                self._pipe.send(CopyProgress(rows, len(text)))
             is_last = length < 0
-            if writer.rows and (is_last or writer.rows >= errand.chunk_rows or chunk_bytes >= errand.chunk_bytes):
-                yield self._store_chunk(order.prefix, writer)
+            if writer.rows and (is_last or writer.rows >= settings.chunk_rows or chunk_bytes >= settings.chunk_bytes):
+                yield self._store_chunk(task.prefix, writer)
                 writer, chunk_bytes = ChunkWriter(relation), 0
             if is_last:
                 break
@@ -243,12 +244,12 @@ class _Copier:
             if ended.status != ExecStatus.COMMAND_OK:
                 raise classify(ended)
 
-    def _store_chunk(self, prefix: str, writer: ChunkWriter) -> Chunk:
-        # Numbers in steps of as many as there are workers: no two choose the same.
-        number = self._chunks_of.get(prefix, self._errand.number)
-        self._chunks_of[prefix] = number + self._errand.workers
+    def _store_chunk(self, prefix: str, writer: ChunkWriter) -> SnapshotChunk:
+        # Each worker counts in steps of the number of workers, so that no two choose the same number.
+        number = self._chunks_of.get(prefix, self._settings.number)
+        self._chunks_of[prefix] = number + self._settings.workers
         chunk, data = writer.finish(f"chunk-{number:05d}.parquet")
-        create(self._store, f"{prefix}/{chunk.name}", data, self._errand.store_attempts)
+        create(self._store, f"{prefix}/{chunk.name}", data, self._settings.store_attempts)
         return chunk
 
 
@@ -257,16 +258,16 @@ def _base(type_: Type) -> Type:
 
 
 def create(store: Store, key: str, data: bytes, attempts: int) -> None:
-    """Create an object, with patience for a store that comes back."""
+    """Create an object, with up to `attempts` attempts if the store is unavailable."""
     backoff = Backoff()
     while True:
         try:
             if not store.create(key, data):
-                raise SnapshotError(f"{key} is there already, with other content", "somebody else writes this store")
+                raise SnapshotError(f"{key} already exists with other content", "another process writes to this store")
             return
         except StoreError as error:
             if backoff.failures + 1 >= attempts:
                 raise
             delay = backoff.next()
-            _log.warning("%s; trying again in %.1f s", error, delay)
+            _log.warning("%s; retrying in %.1f s", error, delay)
             time.sleep(delay)

@@ -1,4 +1,4 @@
-"""Snapshots of a real PostgreSQL: every row, every type, what is published and nothing else."""
+"""Snapshots of a real PostgreSQL: every row, every type, and only what is published."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.snapshot_job import SnapshotJob, without_snapshot
 from tailrace.change import Relation
 from tailrace.errors import ConfigError, SnapshotError, SourceRefused, TailraceError
-from tailrace.log.snapshot import Snapshot, SnapshotReader
-from tailrace.pgoutput import columns, message
-from tailrace.source import catalog
-from tailrace.source.snapshot import SnapshotJob, missing
+from tailrace.log.snapshot import SnapshotReader, TableSnapshot
+from tailrace.pgoutput import decoder, message
 from tailrace.store import Store
 
 
 def configured(database: Database, address: StoreAddress, **snapshot: Any) -> settings.Settings:
     return settings.Settings(
-        source=settings.Source(url=database.url),
-        store=settings.Store(url=address.url, options=address.options),
-        snapshot=settings.Snapshot(**snapshot),
+        source=settings.SourceSettings(url=database.url),
+        store=settings.StoreSettings(url=address.url, options=address.options),
+        snapshot=settings.SnapshotSettings(**snapshot),
     )
 
 
@@ -40,14 +40,14 @@ def take(database: Database, address: StoreAddress, **snapshot: Any) -> Snapshot
     return job
 
 
-def newest(address: StoreAddress, schema: str, table: str) -> Snapshot:
+def newest(address: StoreAddress, schema: str, table: str) -> TableSnapshot:
     found = SnapshotReader(*address).newest(schema, table)
     assert found is not None
     return found
 
 
-def assert_is_the_table(database: Database, snapshot: Snapshot, heap: str | None = None, where: str = "") -> None:
-    """Row for row, against PostgreSQL's own text of the same columns."""
+def assert_is_the_table(database: Database, snapshot: TableSnapshot, heap: str | None = None, where: str = "") -> None:
+    """Compare row by row with PostgreSQL's own text of the same columns."""
     relation = snapshot.relation
     names = [c.name for c in relation.columns]
     with database.connect() as connection:
@@ -60,8 +60,8 @@ def assert_is_the_table(database: Database, snapshot: Snapshot, heap: str | None
     assert snapshot.rows == expected.total()
 
 
-def test_every_type_as_the_stream_has_it(any_database: Database, request: pytest.FixtureRequest) -> None:
-    """The same rows through COPY and through pgoutput: the same columns, value for value."""
+def test_every_type_equals_the_streams(any_database: Database, request: pytest.FixtureRequest) -> None:
+    """The same rows through COPY and through pgoutput have equal values."""
     kind = "s3" if any_database.server.version == 18 else "file"
     store_address: StoreAddress = request.getfixturevalue(f"{kind}_address")
     rng = random.Random(7)
@@ -83,7 +83,7 @@ def test_every_type_as_the_stream_has_it(any_database: Database, request: pytest
     assert sorted(chunk.rows for chunk in snapshot.manifest) == [20, 90, 90]
     assert_is_the_table(any_database, snapshot)
 
-    streamed = columns.decode(relation, payloads).new
+    streamed = decoder.decode(relation, payloads).new
     by_id = [("id", "ascending")]
     ours = pa.Table.from_batches(snapshot.chunks()).sort_by(by_id).combine_chunks()
     theirs = pa.Table.from_batches([streamed.batch.append_column("_special", streamed.special)]).sort_by(by_id)
@@ -113,7 +113,7 @@ def _streamed(connection: psycopg.Connection[Any], slot: str) -> tuple[Relation,
     return described, pa.array(payloads, pa.binary())
 
 
-def test_copies_what_is_published_and_nothing_else(any_database: Database, file_address: StoreAddress) -> None:
+def test_only_published_rows_and_columns_are_copied(any_database: Database, file_address: StoreAddress) -> None:
     database = any_database
     database.execute("""
         CREATE TABLE plain (id int PRIMARY KEY, secret text, shown text);
@@ -225,8 +225,8 @@ def test_large_tables_are_split_over_workers(database: Database, file_address: S
     assert job.progress.seconds_left is None
 
 
-def test_sees_one_moment_and_none_later(database: Database, file_address: StoreAddress) -> None:
-    """Rows that change after `start` returned are copied as they were."""
+def test_later_changes_are_not_seen(database: Database, file_address: StoreAddress) -> None:
+    """Rows that change after `start` returned are copied with their old values."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE PUBLICATION tailrace FOR ALL TABLES")
     database.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 8000) i")
     job = SnapshotJob(configured(database, file_address, chunk_bytes=64 * 1024))
@@ -237,28 +237,28 @@ def test_sees_one_moment_and_none_later(database: Database, file_address: StoreA
     assert rows == Counter((i, 0) for i in range(1, 8001))
 
 
-def test_missing_and_again(database: Database, file_address: StoreAddress) -> None:
+def test_missing_tables_and_repeated_snapshots(database: Database, file_address: StoreAddress) -> None:
     database.execute("""
         CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);
         CREATE PUBLICATION tailrace FOR ALL TABLES;
     """)
     store = Store.open(*file_address)
     with database.connect() as connection:
-        tables = catalog.published(connection, "tailrace")
-        assert [t.name for t in missing(store, tables)] == ["a", "b"]
+        tables = catalog.published_tables(connection, "tailrace")
+        assert [t.name for t in without_snapshot(store, tables)] == ["a", "b"]
         job = SnapshotJob(configured(database, file_address), tables[:1])
         job.start()
         assert job.wait(60)
-        assert [t.name for t in missing(store, tables)] == ["b"]
-        assert [t.name for t in missing(store, tables, since=type(job.lsn)(job.lsn + 1))] == ["a", "b"]
-        # A table made anew is another table, for all its name.
+        assert [t.name for t in without_snapshot(store, tables)] == ["b"]
+        assert [t.name for t in without_snapshot(store, tables, since=type(job.lsn)(job.lsn + 1))] == ["a", "b"]
+        # A re-created table is another table, even with the same name.
         connection.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY)")
-        assert [t.name for t in missing(store, catalog.published(connection, "tailrace"))] == ["a", "b"]
+        assert [t.name for t in without_snapshot(store, catalog.published_tables(connection, "tailrace"))] == ["a", "b"]
     slots = database.rows("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(0,)]
 
 
-def test_says_so_in_the_wal(database: Database, file_address: StoreAddress) -> None:
+def test_a_marker_is_in_the_wal(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
     database.execute("SELECT pg_create_logical_replication_slot('beside', 'pgoutput')")
     job = take(database, file_address)
@@ -272,7 +272,7 @@ def test_says_so_in_the_wal(database: Database, file_address: StoreAddress) -> N
     assert f'"id": "{job.finished[0].id}"'.encode() in said[0].content
 
 
-def test_a_role_with_no_more_than_it_needs(database: Database, file_address: StoreAddress) -> None:
+def test_a_least_privilege_role_suffices(database: Database, file_address: StoreAddress) -> None:
     role = f"reader_{database.name}"
     database.execute(f"""
         CREATE ROLE {role} LOGIN REPLICATION;
@@ -283,7 +283,7 @@ def test_a_role_with_no_more_than_it_needs(database: Database, file_address: Sto
     """)
     try:
         given = configured(database, file_address)
-        source = settings.Source(url=database.server.url_of(database.name, role))
+        source = settings.SourceSettings(url=database.server.url_of(database.name, role))
         job = SnapshotJob(settings.Settings(source, given.store, snapshot=given.snapshot))
         job.start()
         with pytest.raises(SourceRefused, match=r"public\.closed"):
@@ -294,10 +294,10 @@ def test_a_role_with_no_more_than_it_needs(database: Database, file_address: Sto
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_table_that_changed_its_shape_is_refused(
+def test_a_table_altered_meanwhile_is_rejected(
     database: Database, file_address: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the snapshot and the copy: read with the catalogue of now, its old rows would be wrong, or not there."""
+    """Altered between snapshot and copy: with the new definition, its old rows would be wrong or missing."""
     changes = [
         "ALTER TABLE t0 ALTER v TYPE bigint",
         "TRUNCATE t1",
@@ -323,14 +323,14 @@ def test_a_table_that_changed_its_shape_is_refused(
 
 
 def _held(job: SnapshotJob, monkeypatch: pytest.MonkeyPatch) -> tuple[SnapshotJob, threading.Event]:
-    """Started: the workers hold the snapshot, but copy nothing before the event."""
+    """A started job whose workers hold the snapshot, but copy nothing before the event."""
     run, go = job._run, threading.Event()
     monkeypatch.setattr(job, "_run", lambda connection: (go.wait(), run(connection)))
     job.start()
     return job, go
 
 
-def test_a_column_added_meanwhile_does_no_harm(
+def test_a_column_added_meanwhile_is_harmless(
     database: Database, file_address: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -367,6 +367,6 @@ def test_waits_for_older_transactions_and_can_be_cancelled(database: Database, f
     assert [str(error) for error in failed] == ["the snapshot was cancelled"]
 
 
-def test_needs_a_store_that_others_can_reach(database: Database) -> None:
+def test_a_store_in_memory_is_rejected(database: Database) -> None:
     with pytest.raises(ConfigError, match="memory"):
         SnapshotJob(configured(database, StoreAddress("memory://x", {})))

@@ -1,4 +1,4 @@
-"""The catalogue, held against what pgoutput itself says on a real server."""
+"""The catalogue, compared with pgoutput's descriptions on a real server."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.postgres import Database
 
+from tailrace.capture.catalog import Connection, describe, published_oids, published_tables, relation
+from tailrace.capture.source_connection import connect
 from tailrace.change import Relation, Type
 from tailrace.pgoutput.message import RelationMessage, TypeMessage, parse
-from tailrace.settings import Source
-from tailrace.source.catalog import Connection, describe, published, published_oids, relation
-from tailrace.source.connection import connect
+from tailrace.settings import SourceSettings
 
 
 @pytest.fixture
 def session(any_database: Database) -> Iterator[Connection]:
-    with connect(Source(url=any_database.url)) as connection:
+    with connect(SourceSettings(url=any_database.url)) as connection:
         yield connection
 
 
 class Stream:
-    """What pgoutput says of a change, without a walsender."""
+    """pgoutput's messages about changes, read without a walsender."""
 
     def __init__(self, database: Database, publication: str = "CREATE PUBLICATION p FOR ALL TABLES") -> None:
         self.database = database
@@ -67,7 +67,7 @@ def test_a_relation_carries_types_defaults_comments_and_key(any_database: Databa
     found = relation(session, message)
 
     assert (found.schema, found.name, found.identity) == ("Shop", "Orders", "d")
-    assert found.key == ("region", "id"), "in the key's own order"
+    assert found.key == ("region", "id"), "in the key's order"
     assert found.generated == ("twice",)
     assert found.comment == "what people bought"
     note, _, _, price, moods, vector, state, n = found.columns
@@ -79,14 +79,14 @@ def test_a_relation_carries_types_defaults_comments_and_key(any_database: Databa
     assert (price.type.name, price.type.base.name, price.type.base.base.name) == ("price", "money2", "numeric")
     assert (price.type.base_modifier, price.type.base.base_modifier) == (-1, ((12 << 16) | 2) + 4)
     assert moods.type.element is not None
-    assert moods.type.element.labels == ("sad", "happy", "ok"), "in the enum's order, not by age"
-    assert vector.type.element is None, "int2vector is not written like an array"
+    assert moods.type.element.labels == ("sad", "happy", "ok"), "in the enum's order, not in order of creation"
+    assert vector.type.element is None, "the text of int2vector is not that of an array"
     assert (state.default, state.missing) == ("""'happy'::"Shop".mood""", "happy")
     assert n.missing == "{1,2}"
     assert Relation.from_json(found.to_json()) == found
 
 
-def test_describing_a_table_equals_what_the_stream_says(any_database: Database, session: Connection) -> None:
+def test_describing_a_table_equals_the_streams_description(any_database: Database, session: Connection) -> None:
     stream = Stream(any_database)
     any_database.execute("CREATE TABLE with_index (a int, b int NOT NULL, c varchar(7) NOT NULL, d int)")
     any_database.execute("CREATE UNIQUE INDEX chosen ON with_index (c, b) INCLUDE (d)")
@@ -122,7 +122,7 @@ def test_describing_a_table_equals_what_the_stream_says(any_database: Database, 
         assert describe(session, [message.oid]) == {message.oid: found}, table
 
 
-def test_what_is_gone_is_told_as_far_as_pgoutput_told_it(any_database: Database, session: Connection) -> None:
+def test_dropped_objects_are_described_as_far_as_pgoutput_did(any_database: Database, session: Connection) -> None:
     stream = Stream(any_database)
     any_database.execute("CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (id int PRIMARY KEY, m mood)")
     any_database.execute("INSERT INTO t VALUES (1, 'sad')")
@@ -135,15 +135,13 @@ def test_what_is_gone_is_told_as_far_as_pgoutput_told_it(any_database: Database,
     assert found.key == ("id",)
     assert found.columns[0].type == Type(23, "pg_catalog", "int4")
     assert [c.number for c in found.columns] == [None, None]
-    # Decoded after the drop, pgoutput still reads the catalogue as it was: the type's name is known.
+    # Even when it decodes after the drop, pgoutput reads the old catalogue, so the type's name is known.
     assert found.columns[1].type == Type(oid, "public", "mood")
     assert relation(session, message).columns[1].type == Type(oid, "", "unknown")
     assert describe(session, [message.oid]) == {}
 
 
-def test_a_column_that_was_dropped_and_added_again_is_not_taken_for_the_old_one(
-    any_database: Database, session: Connection
-) -> None:
+def test_a_re_added_column_is_a_new_column(any_database: Database, session: Connection) -> None:
     stream = Stream(any_database)
     any_database.execute("CREATE TABLE t (a int DEFAULT 1, b int DEFAULT 2)")
     old = stream.relation("INSERT INTO t DEFAULT VALUES")
@@ -154,7 +152,7 @@ def test_a_column_that_was_dropped_and_added_again_is_not_taken_for_the_old_one(
     assert relation(session, old).columns[1].number is None, "another type, another column"
 
 
-def test_the_key_is_the_one_of_the_change_not_of_today(any_database: Database, session: Connection) -> None:
+def test_the_key_is_that_at_the_time_of_the_change(any_database: Database, session: Connection) -> None:
     stream = Stream(any_database)
     any_database.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL UNIQUE)")
     old = stream.relation("INSERT INTO t VALUES (1, 2)")
@@ -184,7 +182,7 @@ def test_published_tables(any_database: Database, session: Connection) -> None:
         ANALYZE plain; ANALYZE part1; ANALYZE part2;
         CREATE PUBLICATION p FOR TABLE plain, listed (a, c), filtered WHERE (a > 5), parts;
     """)
-    found = {table.name: table for table in published(session, "p")}
+    found = {table.name: table for table in published_tables(session, "p")}
     assert list(found) == ["filtered", "listed", "part1", "part2", "plain"]
     assert found["listed"].columns == ("a", "c")
     assert found["plain"].columns == ("a", "b")
@@ -193,34 +191,34 @@ def test_published_tables(any_database: Database, session: Connection) -> None:
     assert found["plain"].bytes > 30_000
     assert found["filtered"].estimated_rows is None
     any_database.execute("ALTER PUBLICATION p SET (publish_via_partition_root)")
-    (root,) = [table for table in published(session, "p") if table.name == "parts"]
+    (root,) = [table for table in published_tables(session, "p") if table.name == "parts"]
     assert (root.is_partitioned, root.estimated_rows, root.bytes) == (True, 20, 2 * 8192)
-    assert published(session, "absent") == []
-    # Tailrace's own are not captured: by their own comments, and so a partition's is of no account under its root.
+    assert published_tables(session, "absent") == []
+    # Tailrace's own tables are recognised by their comments; that of a partition does not matter under its root.
     any_database.execute("""
         COMMENT ON TABLE plain IS 'Tailrace: its own'; COMMENT ON TABLE part1 IS 'Tailrace: its own';
         COMMENT ON COLUMN listed.a IS 'Tailrace: no table'; COMMENT ON TABLE filtered IS 'tailrace: or so';
     """)
-    assert [table.name for table in published(session, "p")] == ["filtered", "listed", "parts"]
-    assert [table.name for table in published(session, "p", own=True)] == ["plain"]
-    assert published_oids(session, "p")[0] == {table.oid for table in published(session, "p")}
+    assert [table.name for table in published_tables(session, "p")] == ["filtered", "listed", "parts"]
+    assert [table.name for table in published_tables(session, "p", own=True)] == ["plain"]
+    assert published_oids(session, "p")[0] == {table.oid for table in published_tables(session, "p")}
 
 
 def test_generated_columns_are_published_on_request_since_18(database: Database) -> None:
     stream = Stream(database, "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_generated_columns = stored)")
     database.execute("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED, c int GENERATED ALWAYS AS (a))")
     message = stream.relation("INSERT INTO t VALUES (1)")
-    with connect(Source(url=database.url)) as session:
+    with connect(SourceSettings(url=database.url)) as session:
         found = relation(session, message)
-        (table,) = published(session, "p")
+        (table,) = published_tables(session, "p")
         assert [c.name for c in found.columns] == ["a", "b"] == list(table.columns)
         assert found.generated == ("c",), "virtual ones are never sent"
         assert found.columns[1].default is None
         assert describe(session, [table.oid], {table.oid: table.columns}) == {table.oid: found}
 
 
-def test_a_not_null_that_is_not_valid_promises_nothing(database: Database) -> None:
+def test_a_not_null_that_is_not_valid_leaves_the_column_nullable(database: Database) -> None:
     database.execute("CREATE TABLE t (a int, b int NOT NULL); ALTER TABLE t ADD CONSTRAINT c NOT NULL a NOT VALID")
     (oid,) = database.rows("SELECT 't'::regclass::oid")[0]
-    with connect(Source(url=database.url)) as session:
+    with connect(SourceSettings(url=database.url)) as session:
         assert [c.nullable for c in describe(session, [oid])[oid].columns] == [True, False]

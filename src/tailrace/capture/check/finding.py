@@ -1,4 +1,4 @@
-"""One thing that is wrong or worth knowing, and the SQL that mends it."""
+"""A problem or note about a source, with the SQL that fixes it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from psycopg import sql
 
 class Severity(StrEnum):
     ERROR = "error"
-    """Capture cannot run, or would do harm."""
+    """Capture cannot run, or would harm the source."""
     WARNING = "warning"
-    """Capture runs, and something will be missing or may break later."""
+    """Capture runs, but misses something or may fail later."""
     NOTE = "note"
 
 
@@ -22,22 +22,22 @@ class Severity(StrEnum):
 class Finding:
     severity: Severity
     subject: str
-    what: str
-    mend: str = ""
-    """SQL to paste into psql, as somebody with the right to do it."""
+    message: str
+    fix: str = ""
+    """SQL to paste into psql, as a role with the necessary privileges."""
 
 
 def script(
     connection: psycopg.Connection[Any], text: LiteralString, *parts: str | sql.Composable | list[sql.Identifier]
 ) -> str:
-    """SQL with each `{}` filled: a text as a quoted name, a list as names with commas, SQL and literals as they are."""
+    """SQL with each `{}` filled: a string as a quoted name, a list as names with commas, SQL and literals unchanged."""
 
-    def filled(part: str | sql.Composable | list[sql.Identifier]) -> sql.Composable:
+    def composable(part: str | sql.Composable | list[sql.Identifier]) -> sql.Composable:
         if isinstance(part, list):
             return sql.SQL(", ").join(part)
         return sql.Identifier(part) if isinstance(part, str) else part
 
-    return sql.SQL(text).format(*map(filled, parts)).as_string(connection)
+    return sql.SQL(text).format(*map(composable, parts)).as_string(connection)
 
 
 RELOAD = "SELECT pg_catalog.pg_reload_conf();"

@@ -1,8 +1,8 @@
 """The thread between the replication stream and the store: frames in, durable segments out.
 
-It seals when enough has gathered, or when a commit waits and the last seal is `seal_after_ms` past: a lone commit is
-durable at once, a busy stream makes at most 20 segments a second, and under backlog segments grow to their full size.
-A segment ends at a commit unless one transaction alone outgrows it.
+It seals a segment when enough data is pending, or when a commit is pending and the last seal was `seal_after_ms` ago.
+So a lone commit is durable at once, a busy stream writes at most 20 segments per second, and under backlog segments
+grow to their full size. A segment ends at a commit, unless one transaction alone exceeds it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tailrace.errors import StoreError, TailraceError
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Batch, Frames, Messages, Rows, Transaction
+from tailrace.pgoutput.framing import FrameBatch, Frames, LogRows, MessageIndex, OpenTransaction
 from tailrace.retry import Backoff
-from tailrace.settings import Capture
+from tailrace.settings import CaptureSettings
 
 _log = logging.getLogger("tailrace.capture")
 
 Describe = Callable[[bytes], Relation | None]
-"""A RELATION or TYPE message → the relation it completes, if it does."""
+"""Converts a RELATION message to its relation; a TYPE message gives None."""
 
-# WAL that concerns nobody here is acknowledged this often: it costs a small segment each time.
+# How often WAL without captured changes is acknowledged; each time costs a small segment.
 _IDLE_SECONDS = 10.0
-# On a stop, the store gets this long to take what is committed.
+# On a stop, the store has this long to accept what is committed.
 _CLOSE_SECONDS = 15.0
-# Frames are read this many bytes at a time: cheap a row, and still in the processor's cache.
+# Frames are read in portions of this size: cheap per row, and small enough for the processor's cache.
 _PORTION_BYTES = 1 << 20
-# Columns beside the payload, in memory.
+# The memory of a row's columns other than the payload.
 _ROW_BYTES = 49
 _OPERATIONS = {
     framing.INSERT: "INSERT",
@@ -48,29 +48,29 @@ _OPERATIONS = {
 
 
 @dataclass(slots=True)
-class Progress:
-    """What capture has done since it started; read by whoever shows it."""
+class CaptureProgress:
+    """What capture has done since it started, for status and metrics."""
 
     operations: Counter[str] = field(default_factory=Counter)
-    """Changes, of each operation."""
+    """The number of changes per operation."""
     transactions: int = 0
     segments: int = 0
     payload_bytes: int = 0
     last_position: Position | None = None
     last_committed_at_us: int | None = None
     messages: int = 0
-    """Of the stream, keepalives not among them."""
+    """Messages of the stream, without keepalives."""
     keepalives: int = 0
     repeated: int = 0
-    """Changes that the server sent again, and that the log had."""
+    """Changes that the server sent again and the log already held."""
     left_out: int = 0
-    """Changes of Tailrace's own tables."""
+    """Changes of Tailrace's own tables, which are not captured."""
 
     @property
     def changes(self) -> int:
         return self.operations.total()
 
-    def add(self, header: Header, rows: Rows) -> None:
+    def add(self, header: Header, rows: LogRows) -> None:
         kinds = np.bincount(rows.kind, minlength=256)
         self.operations.update({name: int(kinds[kind]) for kind, name in _OPERATIONS.items() if kinds[kind]})
         self.transactions += int(kinds[framing.C])
@@ -81,11 +81,18 @@ class Progress:
 
 
 class Sealer:
-    """Owns the writer while it runs. `offer` and `idle` never block; `wake` is called when `durable_lsn` moved, when
-    there is room again, and when it failed."""
+    """Owns the writer while it runs. `offer` and `idle` never block.
+
+    `wake` is called when `durable_lsn` advanced, when there is room again, and when sealing failed.
+    """
 
     def __init__(
-        self, writer: LogWriter, describe: Describe, settings: Capture, progress: Progress, wake: Callable[[], None]
+        self,
+        writer: LogWriter,
+        describe: Describe,
+        settings: CaptureSettings,
+        progress: CaptureProgress,
+        wake: Callable[[], None],
     ) -> None:
         self._writer = writer
         self._describe = describe
@@ -93,10 +100,10 @@ class Sealer:
         self._progress = progress
         self._wake = wake
         self._skip_below = writer.end_lsn
-        self._transaction = Transaction()
+        self._transaction = OpenTransaction()
         self._inbox: deque[Frames] = deque()
         self._inbox_bytes = 0
-        self._batches: list[Batch] = []
+        self._batches: list[FrameBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
         self._relations: dict[int, Relation] = {}
@@ -118,7 +125,7 @@ class Sealer:
 
     @property
     def is_full(self) -> bool:
-        """More has been offered than memory should hold: let the server wait."""
+        """Whether the inbox exceeds its memory limit, so that the server should wait."""
         return self._inbox_bytes > self._settings.segment_bytes
 
     def offer(self, frames: Frames) -> None:
@@ -130,7 +137,7 @@ class Sealer:
                 self._changed.notify()
 
     def idle(self, lsn: Lsn, *, urgent: bool) -> None:
-        """The server has sent everything below `lsn`; `urgent` when it waits for us to confirm that."""
+        """Note that the server has sent everything below `lsn`; `urgent` if it waits for a confirmation."""
         with self._changed:
             self._idle_lsn = lsn
             self._idle_urgent |= urgent
@@ -138,7 +145,7 @@ class Sealer:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Seal what is committed, and stop. A store that does not answer costs nothing but the work done again."""
+        """Seal what is committed, and stop. If the store does not answer, the server sends the rest again."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -146,7 +153,7 @@ class Sealer:
         self.abort()
 
     def abort(self) -> None:
-        """Stop after what is under way; the rest comes again from the server."""
+        """Stop after the current step; the server sends the rest again."""
         with self._changed:
             self._aborted = True
             self._changed.notify()
@@ -158,43 +165,43 @@ class Sealer:
                 pass
         except TailraceError as error:
             self.error = error
-        except Exception as error:  # anything else is a bug; it must reach the operator, and stop capture
+        except Exception as error:  # a bug: it must stop capture and reach the operator
             _log.exception("sealing failed")
             self.error = TailraceError(f"sealing failed: {error!r}", "this is a bug in Tailrace: please report it")
         self._wake()
 
     def _step(self) -> bool:
         with self._changed:
-            while (seconds := self._patience()) > 0:
+            while (seconds := self._wait_seconds()) > 0:
                 self._changed.wait(seconds)
             if self._aborted:
                 return False
-            taken = self._take()
+            portions = self._take()
             caught_up = not self._inbox
             closing = self._closing and caught_up
             idle_lsn, urgent = self._idle_lsn, self._idle_urgent and caught_up
-        for frames in taken:
+        for frames in portions:
             self._read(frames)
         if self._is_due(caught_up, closing):
             self._seal()
         elif caught_up and self._is_idle_due(idle_lsn, urgent or closing):
-            self._append(Rows.empty(), 0, idle_lsn)
+            self._append(LogRows.empty(), 0, idle_lsn)
         with self._changed:
-            # It lasts until it is answered: what is sealed before may end below what the server waits for.
+            # It stays urgent until confirmed: a segment sealed before may end below the LSN that the server waits for.
             self._idle_urgent &= self._idle_lsn > self._writer.end_lsn
         return not closing or self._is_due(caught_up, closing)
 
-    def _patience(self) -> float:
-        """How long to wait before there is something to do: what arrives before the next seal is read with it."""
-        is_asked = self._idle_urgent and not self._batches and not self._writer.tail_is_open
-        if self._closing or self._aborted or is_asked or self._inbox_bytes >= _PORTION_BYTES:
+    def _wait_seconds(self) -> float:
+        """How long to wait for work. Frames that arrive before the next seal is due are read together."""
+        must_confirm = self._idle_urgent and not self._batches and not self._writer.tail_is_open
+        if self._closing or self._aborted or must_confirm or self._inbox_bytes >= _PORTION_BYTES:
             return 0
         if self._inbox or any(b.end_lsn for b in self._batches):
             return self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic()
         return 0 if self._is_idle_due(self._idle_lsn, urgent=False) else _IDLE_SECONDS
 
     def _take(self) -> list[Frames]:
-        """As many offers as fill the segment, in portions that are large enough to be cheap a row."""
+        """Take as many frames as fill the segment, in portions that are large enough to be cheap per row."""
         portions: list[list[Frames]] = []
         room = self._settings.segment_bytes - self._pending_bytes
         portion_bytes = _PORTION_BYTES
@@ -212,7 +219,7 @@ class Sealer:
         return [Frames.concat(portion) for portion in portions]
 
     def _read(self, frames: Frames) -> None:
-        messages = Messages.of(frames)
+        messages = MessageIndex.of(frames)
         self._progress.messages += len(messages.kind)
         described = [(at, r) for at, text in messages.descriptions() if (r := self._describe(text)) is not None]
         batch = framing.read(messages, self._transaction, self._skip_below, described, self._own)
@@ -220,26 +227,26 @@ class Sealer:
         self._progress.left_out += batch.left_out
         self._defined += [(self._pending_rows + row, relation) for row, relation in batch.defined]
         for _, relation in described:
-            self._note(relation)
+            self._track_own(relation)
         if len(batch.rows) or (batch.end_lsn and self._batches):
             self._add(batch)
         else:
-            self._pass(Lsn(batch.end_lsn))
+            self._advance_idle(Lsn(batch.end_lsn))
 
-    def _note(self, relation: Relation) -> None:
-        """Whose it is, as long as nothing else is said of it."""
+    def _track_own(self, relation: Relation) -> None:
+        """Remember whether the relation is Tailrace's own, until its next description."""
         if not relation.is_own:
             self._own.discard(relation.oid)
         elif relation.oid not in self._own:
             self._own.add(relation.oid)
-            _log.info("%s is Tailrace's own, as its comment says: it is not captured", relation.qualified_name)
+            _log.info("%s is not captured: its comment marks it as Tailrace's own", relation.qualified_name)
 
-    def _pass(self, end_lsn: Lsn) -> None:
-        """Transactions in which nothing was ours."""
+    def _advance_idle(self, end_lsn: Lsn) -> None:
+        """Skip transactions without captured changes."""
         with self._changed:
             self._idle_lsn = max(self._idle_lsn, end_lsn)
 
-    def _add(self, batch: Batch) -> None:
+    def _add(self, batch: FrameBatch) -> None:
         self._batches.append(batch)
         self._pending_rows += len(batch.rows)
         self._pending_bytes += batch.rows.payload.nbytes + _ROW_BYTES * len(batch.rows)
@@ -256,25 +263,25 @@ class Sealer:
         return urgent or time.monotonic() - self._sealed_at >= _IDLE_SECONDS
 
     def _seal(self) -> None:
-        rows = Rows.concat([b.rows for b in self._batches])
+        rows = LogRows.concat([b.rows for b in self._batches])
         committed, end_lsn, at = 0, Lsn(0), 0
         for batch in self._batches:
             if batch.end_lsn:
                 committed, end_lsn = at + batch.committed_rows, Lsn(batch.end_lsn)
             at += len(batch.rows)
-        # What follows the last commit waits for its own, unless it is a segment's worth itself.
+        # Rows after the last commit wait for their own commit, unless they fill a segment by themselves.
         cut = committed if end_lsn else len(rows)
         if cut:
             self._append(rows.slice(0, cut), committed, end_lsn)
         else:
-            self._pass(end_lsn)
+            self._advance_idle(end_lsn)
         self._batches, self._pending_rows, self._pending_bytes = [], 0, 0
         if cut < len(rows):
-            self._add(Batch(rows.slice(cut, len(rows)), 0, 0))
+            self._add(FrameBatch(rows.slice(cut, len(rows)), 0, 0))
         self._relations.update((r.oid, r) for row, r in self._defined if row <= cut)
         self._defined = [(row - cut, r) for row, r in self._defined if row > cut]
 
-    def _append(self, rows: Rows, committed: int, end_lsn: Lsn) -> None:
+    def _append(self, rows: LogRows, committed: int, end_lsn: Lsn) -> None:
         defined = [(0, r) for r in self._relations.values()] + [(i, r) for i, r in self._defined if i < len(rows)]
         backoff = Backoff()
         while True:
@@ -283,12 +290,12 @@ class Sealer:
                 break
             except StoreError as error:
                 delay = backoff.next()
-                _log.warning("%s; trying again in %.1f s, the slot waits", error, delay)
+                _log.warning("%s; retrying in %.1f s, the slot waits", error, delay)
                 with self._changed:
                     if self._changed.wait_for(lambda: self._aborted, timeout=delay):
                         raise
         if backoff.failures:
-            _log.info("the store answers again")
+            _log.info("the store is available again")
         self._sealed_at = time.monotonic()
         self._progress.add(header, rows)
         self._wake()

@@ -1,7 +1,7 @@
-"""Takes snapshots: one exported snapshot of the source, copied by worker processes, table after table.
+"""Takes snapshots: worker processes copy tables from one exported snapshot of the source.
 
-The parent plans, hands out parts, and writes each table's `meta.json` once all its parts are there; then it says so in
-the source's own WAL, from where capture brings the news into the log in its place.
+The parent plans, assigns parts to workers, and writes a table's `meta.json` once all its parts are stored. It then
+emits a marker into the source's WAL, from where capture writes it to the log at its position.
 """
 
 from __future__ import annotations
@@ -26,48 +26,55 @@ from typing import Any
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from tailrace.capture import slot, snapshot_plan, snapshot_worker
+from tailrace.capture.catalog import PublishedTable
+from tailrace.capture.slot import CreatedSlot
+from tailrace.capture.snapshot_plan import TablePlan
+from tailrace.capture.snapshot_worker import (
+    CopyFailure,
+    CopyProgress,
+    CopyTask,
+    PartFinished,
+    WorkerReady,
+    WorkerSettings,
+)
+from tailrace.capture.source_connection import classify, connect, connect_replication
+from tailrace.capture.source_error import source_errors
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SnapshotError, TailraceError
 from tailrace.log import snapshot as format_
-from tailrace.log.snapshot import Chunk, Snapshot, SnapshotReader
+from tailrace.log.snapshot import SnapshotChunk, SnapshotReader, TableSnapshot
 from tailrace.settings import Settings
-from tailrace.source import slot, snapshot_plan, snapshot_worker
-from tailrace.source.catalog import PublishedTable
-from tailrace.source.connection import classify, connect, connect_replication
-from tailrace.source.failure import classified
-from tailrace.source.slot import CreatedSlot
-from tailrace.source.snapshot_plan import TablePlan
-from tailrace.source.snapshot_worker import Copied, Errand, Failed, Finished, Order, Ready
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.snapshot")
 
 PROCESSES: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
-"""Nothing of a worker stays in memory when it is done; and capture has threads, beside which one must not fork."""
+"""Spawned, because a process with threads, such as capture, must not fork, and workers must free all their memory."""
 
-# An interpreter and a connection; a machine that takes longer has other troubles.
+# Time to start an interpreter and a connection, with ample reserve.
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.2
-# With the waits between them 12 seconds, and as long again for the store's own attempts: a store that is away for
-# longer ends the snapshot, and what is finished stays.
+# With the delays between them 12 seconds, plus as long again for the store's own attempts. A longer outage of the store
+# ends the snapshot; finished tables are retained.
 _STORE_ATTEMPTS = 7
 
 
-def missing(store: Store, tables: Iterable[PublishedTable], since: Lsn = Lsn(0)) -> list[PublishedTable]:  # noqa: B008
-    """Published tables that have no finished snapshot, or none at or after `since`."""
+def without_snapshot(store: Store, tables: Iterable[PublishedTable], since: Lsn = Lsn(0)) -> list[PublishedTable]:  # noqa: B008
+    """The tables that have no finished snapshot at or after `since`."""
     finished = SnapshotReader(store).oids(since)
     return [table for table in tables if table.oid not in finished]
 
 
 @dataclass
-class Progress:
+class SnapshotProgress:
     tables: int = 0
     tables_done: int = 0
     rows: int = 0
     bytes: int = 0
-    """Text, as COPY sent it."""
+    """Bytes of text, as COPY sent it."""
     estimated_rows: int = 0
-    """The planner's guess, corrected as tables are finished."""
+    """The planner's estimate, corrected as tables finish."""
     started_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
 
@@ -81,19 +88,19 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """None while there is nothing to tell it from."""
+        """The estimated remaining time; None before the first rows and after the end."""
         if not self.rows or self.ended_at is not None:
             return None
         return max(self.estimated_rows - self.rows, 0) / self.rows_per_second
 
 
 @dataclass
-class _Table:
+class _TableProgress:
     plan: TablePlan
     id: str
-    left: int
+    parts_left: int
     rows: int = 0
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[SnapshotChunk] = field(default_factory=list)
 
     @property
     def prefix(self) -> str:
@@ -104,14 +111,15 @@ class _Table:
 class _Worker:
     process: BaseProcess
     pipe: Pipe
-    order: Order | None = None
+    task: CopyTask | None = None
 
 
 class SnapshotJob:
-    """One snapshot of some published tables (None: all), each visible as soon as it is whole.
+    """One snapshot of published tables, each visible as soon as it is complete.
 
-    `exported` is a slot that the caller has just made; its connection must rest until `start` returns. Without it, the
-    job makes a temporary slot, from which it learns the LSN, and drops it again.
+    `tables` are the tables to copy; None copies all. `exported` is a slot that the caller just created; its connection
+    must stay idle until `start` returns. Without it, the job creates a temporary slot to learn the LSN, and drops it
+    again.
     """
 
     def __init__(
@@ -121,32 +129,34 @@ class SnapshotJob:
         exported: CreatedSlot | None = None,
     ) -> None:
         if settings.store.url.startswith("memory:"):
-            raise ConfigError("a store in memory cannot be shared with snapshot workers", "use a file:// store")
-        self.progress = Progress()
-        self.finished: list[Snapshot] = []
+            raise ConfigError(
+                "a store in memory cannot be shared with snapshot worker processes", "use a file:// store"
+            )
+        self.progress = SnapshotProgress()
+        self.finished: list[TableSnapshot] = []
         self.failures: dict[str, TailraceError] = {}
-        """Tables that could not be copied, though the others could."""
+        """Errors of single tables that could not be copied, by table name."""
         self.error: TailraceError | None = None
-        """What ended all of it."""
+        """The error that ended the whole job."""
         self._settings = settings
-        self._wanted = None if tables is None else {table.oid for table in tables}
+        self._oids = None if tables is None else {table.oid for table in tables}
         self._exported = exported
         self._store = Store.open(settings.store.url, settings.store.options)
-        self._tables: dict[str, _Table] = {}
-        self._orders: deque[Order] = deque()
+        self._tables: dict[str, _TableProgress] = {}
+        self._tasks: deque[CopyTask] = deque()
         self._workers: list[_Worker] = []
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Returns once every worker's transaction holds the snapshot; copying goes on by itself."""
+        """Start copying in the background. Returns once every worker's transaction holds the snapshot."""
         source = self._settings.source
         with contextlib.ExitStack() as on_failure:
             connection = connect(source)
             on_failure.callback(connection.close)
             on_failure.callback(self._end_workers)
-            with classified():
-                _tidy(connection, self._store, source.slot)
+            with source_errors():
+                _remove_orphans(connection, self._store, source.slot)
             replication = connect_replication(source)
             try:
                 self._source = slot.identify(replication, source)
@@ -161,7 +171,7 @@ class SnapshotJob:
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until all tables are done; False when time ran out first. Raises what went wrong, each time it is asked."""
+        """Wait until all tables are done; return False on timeout. Every call raises the job's error, if any."""
         assert self._thread is not None, "not started"
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -177,7 +187,7 @@ class SnapshotJob:
         return True
 
     def cancel(self) -> None:
-        """Stop; tables that are whole stay, of the others nothing is left."""
+        """Stop. Complete tables are retained; all chunks of the others are removed."""
         self._cancelled.set()
 
     def _temporary_slot(self, connection: PGconn) -> CreatedSlot:
@@ -189,26 +199,26 @@ class SnapshotJob:
 
     def _plan(self, connection: psycopg.Connection[Any], exported: CreatedSlot) -> None:
         settings = self._settings
-        snapshot_worker.hold(connection, exported.snapshot)
-        tables = snapshot_plan.published(connection, settings.source.publication, self._wanted)
+        snapshot_worker.use_snapshot(connection, exported.snapshot)
+        tables = snapshot_plan.select_tables(connection, settings.source.publication, self._oids)
         plans = snapshot_plan.plan(connection, tables, settings.snapshot.chunk_bytes)
         connection.execute("COMMIT")
         for plan in plans:
-            table = _Table(plan, format_.new_id(exported.lsn), len(plan.parts))
+            table = _TableProgress(plan, format_.new_id(exported.lsn), len(plan.parts))
             self._tables[table.prefix] = table
-            self._orders.extend(Order(part, table.prefix) for part in plan.parts)
+            self._tasks.extend(CopyTask(part, table.prefix) for part in plan.parts)
             self.progress.estimated_rows += plan.estimated_rows
         self.progress.tables = len(plans)
 
     def _start_workers(self, exported: CreatedSlot) -> None:
         settings = self._settings
-        # Less than a chunk for each would be copied sooner than an interpreter starts.
-        heaps = {order.part.heap for order in self._orders}
+        # A worker with less than a chunk to copy would take longer to start than to copy.
+        heaps = {task.part.heap for task in self._tasks}
         useful = 1 + sum(heap.pages * heap.page_bytes for heap in heaps) // settings.snapshot.chunk_bytes
-        count = min(settings.snapshot.workers, len(self._orders), useful)
+        count = min(settings.snapshot.workers, len(self._tasks), useful)
         for number in range(1, count + 1):
             ours, theirs = PROCESSES.Pipe()
-            errand = Errand.of(
+            worker_settings = WorkerSettings.of(
                 settings.source,
                 store_url=settings.store.url,
                 store_options=dict(settings.store.options),
@@ -220,7 +230,7 @@ class SnapshotJob:
                 workers=count,
             )
             process = PROCESSES.Process(
-                target=snapshot_worker.main, args=(theirs, errand), name=f"snapshot-{number}", daemon=True
+                target=snapshot_worker.main, args=(theirs, worker_settings), name=f"snapshot-{number}", daemon=True
             )
             process.start()
             theirs.close()
@@ -231,17 +241,19 @@ class SnapshotJob:
                 if self._cancelled.is_set():
                     raise _cancelled()
                 if time.monotonic() > deadline:
-                    raise SnapshotError("a snapshot worker did not start in time", "is the machine overloaded?")
+                    raise SnapshotError(
+                        "a snapshot worker did not start in time", "check whether the machine is overloaded"
+                    )
             match self._receive(worker):
-                case Failed(error=error):
+                case CopyFailure(error=error):
                     raise error
                 case other:
-                    assert isinstance(other, Ready)
+                    assert isinstance(other, WorkerReady)
 
     def _run(self, connection: psycopg.Connection[Any]) -> None:
         try:
             with connection:
-                for table in [t for t in self._tables.values() if not t.left]:
+                for table in [t for t in self._tables.values() if not t.parts_left]:
                     self._finish(connection, table)  # a partitioned table without partitions
                 self._copy(connection)
         except TailraceError as error:
@@ -257,39 +269,39 @@ class SnapshotJob:
 
     def _copy(self, connection: psycopg.Connection[Any]) -> None:
         for worker in self._workers:
-            self._next(worker)
-        while busy := {worker.pipe: worker for worker in self._workers if worker.order is not None}:
+            self._assign_next(worker)
+        while busy := {worker.pipe: worker for worker in self._workers if worker.task is not None}:
             if self._cancelled.is_set():
                 raise _cancelled()
             for pipe in wait_for(list(busy), _POLL_SECONDS):
-                self._heed(connection, busy[pipe])  # type: ignore[index]
+                self._handle_report(connection, busy[pipe])  # type: ignore[index]
 
-    def _heed(self, connection: psycopg.Connection[Any], worker: _Worker) -> None:
+    def _handle_report(self, connection: psycopg.Connection[Any], worker: _Worker) -> None:
         match self._receive(worker):
-            case Copied(rows=rows, bytes=size):
+            case CopyProgress(rows=rows, bytes=size):
                 self.progress.rows += rows
                 self.progress.bytes += size
-            case Finished(order=order, chunks=chunks):
-                table = self._tables[order.prefix]
+            case PartFinished(task=task, chunks=chunks):
+                table = self._tables[task.prefix]
                 table.chunks += chunks
                 table.rows += sum(chunk.rows for chunk in chunks)
-                table.left -= 1
-                self._next(worker)
-                if not table.left:
+                table.parts_left -= 1
+                self._assign_next(worker)
+                if not table.parts_left:
                     self._finish(connection, table)
-            case Failed(order=None, error=error):
+            case CopyFailure(task=None, error=error):
                 raise error
-            case Failed(order=order, error=error):
-                assert order is not None
+            case CopyFailure(task=task, error=error):
+                assert task is not None
                 _log.warning("%s", error)
-                self.failures.setdefault(order.part.relation.qualified_name, error)
-                self._orders = deque(o for o in self._orders if o.prefix != order.prefix)
-                self._next(worker)
+                self.failures.setdefault(task.part.relation.qualified_name, error)
+                self._tasks = deque(t for t in self._tasks if t.prefix != task.prefix)
+                self._assign_next(worker)
 
-    def _next(self, worker: _Worker) -> None:
-        worker.order = self._orders.popleft() if self._orders else None
-        with contextlib.suppress(OSError):  # it is dead: reading from it will say so
-            worker.pipe.send(worker.order)
+    def _assign_next(self, worker: _Worker) -> None:
+        worker.task = self._tasks.popleft() if self._tasks else None
+        with contextlib.suppress(OSError):  # the worker died: reading from it will report that
+            worker.pipe.send(worker.task)
 
     def _receive(self, worker: _Worker) -> snapshot_worker.Report:
         try:
@@ -298,16 +310,16 @@ class SnapshotJob:
             worker.process.join(_START_SECONDS)
             code = worker.process.exitcode or 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            what = f" while it copied {worker.order.part.relation.qualified_name}" if worker.order else ""
+            what = f" while it copied {worker.task.part.relation.qualified_name}" if worker.task else ""
             raise SnapshotError(
                 f"a snapshot worker {how}{what}",
-                "the tables that are not finished are copied again by the next run; if memory ran out, lower "
-                "[snapshot] chunk_bytes or workers",
+                "the next run copies the unfinished tables again; if memory ran out, lower [snapshot] chunk_bytes "
+                "or workers",
             ) from None
         return report
 
-    def _finish(self, connection: psycopg.Connection[Any], table: _Table) -> None:
-        snapshot = Snapshot(
+    def _finish(self, connection: psycopg.Connection[Any], table: _TableProgress) -> None:
+        snapshot = TableSnapshot(
             id=table.id,
             relation=table.plan.relation,
             lsn=self.lsn,
@@ -324,11 +336,11 @@ class SnapshotJob:
         self.progress.tables_done += 1
         self.progress.estimated_rows += table.rows - table.plan.estimated_rows
         _log.info("%s: %d rows at %s", snapshot.relation.qualified_name, snapshot.rows, snapshot.lsn)
-        _mark(connection, snapshot)
+        _emit_marker(connection, snapshot)
 
     def _end_workers(self) -> None:
         for worker in self._workers:
-            if worker.order is not None:
+            if worker.task is not None:
                 worker.process.terminate()
             worker.pipe.close()
         for worker in self._workers:
@@ -340,7 +352,7 @@ class SnapshotJob:
         self._workers = []
 
     def _remove_unfinished(self) -> None:
-        """What cannot be removed now, the next run removes."""
+        """Remove the chunks of unfinished tables. The next run removes those that cannot be removed now."""
         with contextlib.suppress(TailraceError):
             for prefix in self._tables:
                 for info in self._store.list(prefix):
@@ -348,11 +360,11 @@ class SnapshotJob:
 
 
 def _cancelled() -> SnapshotError:
-    return SnapshotError("the snapshot was cancelled", "tables that were finished stay; run it again for the others")
+    return SnapshotError("the snapshot was cancelled", "finished tables are retained; run it again for the others")
 
 
-def _mark(connection: psycopg.Connection[Any], snapshot: Snapshot) -> None:
-    """Tell the log, through the source: capture, now or later, writes it where it belongs."""
+def _emit_marker(connection: psycopg.Connection[Any], snapshot: TableSnapshot) -> None:
+    """Record the snapshot in the source's WAL, from where capture writes it to the log at its position."""
     relation = snapshot.relation
     content = {
         "schema": relation.schema,
@@ -368,11 +380,11 @@ def _mark(connection: psycopg.Connection[Any], snapshot: Snapshot) -> None:
             [format_.MARKER_PREFIX, json.dumps(content, ensure_ascii=False)],
         )
     except psycopg.Error as error:
-        _log.warning("%s: its marker is not in the log: %s", relation.qualified_name, classify(error))
+        _log.warning("%s: the snapshot's marker could not be written: %s", relation.qualified_name, classify(error))
 
 
-def _tidy(connection: psycopg.Connection[Any], store: Store, slot_name: str) -> None:
-    """Remove what interrupted snapshots left, unless one is under way: each job holds a shared lock while it lasts."""
+def _remove_orphans(connection: psycopg.Connection[Any], store: Store, slot_name: str) -> None:
+    """Remove the chunks of interrupted snapshots, unless another job runs. Running jobs hold a shared lock."""
     digest = hashlib.sha256(f"tailrace snapshot {slot_name}".encode()).digest()
     key = int.from_bytes(digest[:8], "big", signed=True)
     is_alone = connection.execute("SELECT pg_catalog.pg_try_advisory_lock(%s)", [key]).fetchone() == (True,)

@@ -1,4 +1,4 @@
-"""The server and our role: version, settings, what is left of slots and senders, encoding, what no log shows."""
+"""The server and the role: version, settings, free slots and senders, encoding, and what is never captured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.source.check.finding import RELOAD, RESTART, Finding, Severity, script
-from tailrace.source.check.slot import SlotState
+from tailrace.capture.check.finding import RELOAD, RESTART, Finding, Severity, script
+from tailrace.capture.check.slot import SlotState
 
 _OLDEST, _NEWEST = 14, 18
 _SETTINGS = (
@@ -25,7 +25,7 @@ _SHORTEST_SENDER_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerState:
     version: int
     role: str
     is_superuser: bool
@@ -46,8 +46,8 @@ class Server:
         return self.version // 10000
 
 
-def read_server(connection: psycopg.Connection[Any]) -> Server:
-    with connection.cursor(row_factory=class_row(Server)) as cursor:
+def read_server(connection: psycopg.Connection[Any]) -> ServerState:
+    with connection.cursor(row_factory=class_row(ServerState)) as cursor:
         server = cursor.execute(
             """
             SELECT pg_catalog.current_setting('server_version_num')::int AS version,
@@ -71,69 +71,73 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
     return server
 
 
-def server_findings(connection: psycopg.Connection[Any], server: Server, slot: SlotState | None) -> Iterator[Finding]:
+def server_findings(
+    connection: psycopg.Connection[Any], server: ServerState, slot: SlotState | None
+) -> Iterator[Finding]:
     yield from _version(server)
     if server.settings["wal_level"] != "logical":
         yield Finding(
             Severity.ERROR,
             "wal_level",
-            f"is {server.settings['wal_level']}: the log of a server carries row changes only when it is logical",
+            f"is {server.settings['wal_level']}: the WAL contains row changes only if it is logical",
             f"ALTER SYSTEM SET wal_level = 'logical';\n{RESTART}",
         )
     if not server.may_replicate:
         yield Finding(
             Severity.ERROR,
             f"role {server.role}",
-            "lacks the REPLICATION attribute, which a replication connection needs",
+            "lacks the REPLICATION attribute, which a replication connection requires",
             script(connection, "ALTER ROLE {} REPLICATION;", server.role),
         )
-    yield from _left(server, "max_replication_slots", server.slots_used, slot is not None)
+    yield from _capacity(server, "max_replication_slots", server.slots_used, slot is not None)
     is_streaming = slot is not None and slot.active_pid is not None
-    yield from _left(server, "max_wal_senders", server.senders_used, is_streaming)
+    yield from _capacity(server, "max_wal_senders", server.senders_used, is_streaming)
     yield from _limits(server)
     if server.encoding == "SQL_ASCII":
         yield Finding(
             Severity.WARNING,
             f"database {server.database}",
-            "has encoding SQL_ASCII: PostgreSQL accepts any bytes in it; capture stops, loudly, at a value that is "
-            "not UTF-8. Dump it and restore it into a database with the encoding that the data really has",
+            "has encoding SQL_ASCII: PostgreSQL accepts any bytes in it; capture stops with an error at a value that "
+            "is not UTF-8. Dump it, and restore it into a database with the actual encoding of the data",
         )
     if server.sequences:
         yield Finding(
             Severity.NOTE,
             "sequences",
-            f"are not captured ({server.sequences} here): logical replication does not carry their values",
+            f"are not captured ({server.sequences} here): logical replication does not send their values",
         )
     if server.has_large_objects:
-        yield Finding(Severity.NOTE, "large objects", "are not captured: logical replication does not carry them")
+        yield Finding(Severity.NOTE, "large objects", "are not captured: logical replication does not send them")
 
 
-def _version(server: Server) -> Iterator[Finding]:
+def _version(server: ServerState) -> Iterator[Finding]:
     if server.major < _OLDEST:
         yield Finding(Severity.ERROR, "server", f"is PostgreSQL {server.major}: Tailrace needs {_OLDEST} to {_NEWEST}")
     elif server.major > _NEWEST:
         yield Finding(
-            Severity.WARNING, "server", f"is PostgreSQL {server.major}, newer than any that Tailrace was tried with"
+            Severity.WARNING,
+            "server",
+            f"is PostgreSQL {server.major}, newer than any version that Tailrace was tested with",
         )
     if server.is_standby:
         if server.major < 16:
             yield Finding(
                 Severity.ERROR,
                 "server",
-                f"is a standby: before PostgreSQL 16 (this is {server.major}) it cannot decode",
+                f"is a standby: standbys support logical decoding only since PostgreSQL 16 (this is {server.major})",
             )
         else:
-            yield Finding(Severity.WARNING, "server", "is a standby: the publication has to be made on its primary")
+            yield Finding(Severity.WARNING, "server", "is a standby: create the publication on its primary")
 
 
-def _left(server: Server, setting: str, used: int, have_ours: bool) -> Iterator[Finding]:
-    """Capture needs one of its own, and one more for as long as a snapshot on demand starts."""
+def _capacity(server: ServerState, setting: str, used: int, has_own: bool) -> Iterator[Finding]:
+    """Capture needs one slot or sender, and another one while a snapshot on demand starts."""
     limit = int(server.settings[setting])
     left = limit - used
-    wanted = 1 if have_ours else 2
+    wanted = 1 if has_own else 2
     if left >= wanted:
         return
-    severity = Severity.WARNING if have_ours or left else Severity.ERROR
+    severity = Severity.WARNING if has_own or left else Severity.ERROR
     missing = "a snapshot on demand needs one" if severity is Severity.WARNING else "capture needs one"
     yield Finding(
         severity,
@@ -143,28 +147,28 @@ def _left(server: Server, setting: str, used: int, have_ours: bool) -> Iterator[
     )
 
 
-def _limits(server: Server) -> Iterator[Finding]:
+def _limits(server: ServerState) -> Iterator[Finding]:
     if server.settings["max_slot_wal_keep_size"] == "-1":
         yield Finding(
             Severity.NOTE,
             "max_slot_wal_keep_size",
-            "is unlimited: while capture is down, WAL piles up until the disk is full. A limit protects the server; "
-            "past it the slot is lost and tables are copied anew. Choose what your disk can spare",
+            "is unlimited: while capture is down, WAL accumulates until the disk is full. A limit protects the server; "
+            "beyond it the slot is lost and tables are copied again. Choose what your disk can spare",
             f"ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';\n{RELOAD}",
         )
     if server.settings.get("idle_replication_slot_timeout", "0") != "0":
         yield Finding(
             Severity.WARNING,
             "idle_replication_slot_timeout",
-            "is set: the slot is lost when capture is down for that long",
+            "is set: the slot is lost if capture is down for that long",
             f"ALTER SYSTEM SET idle_replication_slot_timeout = 0;\n{RELOAD}",
         )
     timeout_s = int(server.settings["wal_sender_timeout"]) / 1000
     if timeout_s == 0:
-        what = "is off: a connection that died without a word holds the slot for ever"
+        message = "is off: a connection that died silently holds the slot forever"
     elif timeout_s < _SHORTEST_SENDER_TIMEOUT_S:
-        what = f"is {timeout_s:g} s: a short stall of the network ends the stream"
+        message = f"is {timeout_s:g} s: a short network stall ends the stream"
     else:
         return
-    mend = f"ALTER SYSTEM SET wal_sender_timeout = '60s';\n{RELOAD}"
-    yield Finding(Severity.WARNING, "wal_sender_timeout", what, mend)
+    fix = f"ALTER SYSTEM SET wal_sender_timeout = '60s';\n{RELOAD}"
+    yield Finding(Severity.WARNING, "wal_sender_timeout", message, fix)

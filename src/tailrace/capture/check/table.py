@@ -1,4 +1,4 @@
-"""Tables one by one: replica identity, privileges, and what logical replication leaves out of them."""
+"""The tables: replica identity, privileges, and what logical replication does not send."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from tailrace.source.catalog import IS_OWN
-from tailrace.source.check.finding import Finding, Severity, script
+from tailrace.capture.catalog import IS_OWN
+from tailrace.capture.check.finding import Finding, Severity, script
 
 if TYPE_CHECKING:
-    from tailrace.source.check.publication import Publication
-    from tailrace.source.check.server import Server
+    from tailrace.capture.check.publication import Publication
+    from tailrace.capture.check.server import ServerState
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     oid: int
     schema: str
     name: str
@@ -28,15 +28,15 @@ class Table:
     """`relkind`: r table, p partitioned, f foreign, m materialised view."""
     is_unlogged: bool
     root: int | None
-    """Of a partition: the topmost partitioned table."""
+    """For a partition, the oid of the topmost partitioned table."""
     identity: str
     identity_columns: list[str]
     has_primary_key: bool
     unique_index: str | None
-    """One that could serve as the replica identity."""
+    """An index that could serve as the replica identity."""
     stored: list[str]
     virtual: list[str]
-    is_ours: bool
+    is_owned: bool
     may_enter_schema: bool
     may_select: bool
     hides_rows: bool
@@ -58,7 +58,7 @@ class Table:
         return self.identity == "f" or bool(self.identity_columns)
 
 
-# What a policy hides from its own owner depends on FORCE; read_tables leaves superusers and BYPASSRLS to the caller.
+# Policies apply to a table's owner only with FORCE. Superusers and BYPASSRLS are up to the caller.
 _TABLES = f"""
 SELECT c.oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
        c.relpersistence = 'u' AS is_unlogged,
@@ -83,7 +83,7 @@ SELECT c.oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::tex
              WHERE a.attrelid = c.oid AND a.attgenerated = 's' AND NOT a.attisdropped ORDER BY a.attnum) AS stored,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
              WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped ORDER BY a.attnum) AS virtual,
-       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS is_ours,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS is_owned,
        pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS may_enter_schema,
        pg_catalog.has_table_privilege(c.oid, 'SELECT') AS may_select,
        c.relrowsecurity AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')) AS hides_rows
@@ -95,31 +95,28 @@ ORDER BY n.nspname, c.relname
 """  # noqa: S608 (a literal of ours)
 
 
-def read_tables(connection: psycopg.Connection[Any]) -> list[Table]:
-    """Everything that holds rows, ours to capture or not; temporary tables are nobody else's business.
-
-    Not those of Tailrace's own: they are never captured.
-    """
-    with connection.cursor(row_factory=class_row(Table)) as cursor:
+def read_tables(connection: psycopg.Connection[Any]) -> list[SourceTable]:
+    """All relations that hold rows, capturable or not, except temporary tables and Tailrace's own."""
+    with connection.cursor(row_factory=class_row(SourceTable)) as cursor:
         return cursor.execute(_TABLES).fetchall()
 
 
 def table_findings(
-    connection: psycopg.Connection[Any], server: Server, publication: Publication, tables: Sequence[Table]
+    connection: psycopg.Connection[Any], server: ServerState, publication: Publication, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
     for table in tables:
         if table.is_capturable:
             yield from _identity(connection, publication, table)
             yield from _generated(connection, server, publication, table)
     yield from _privileges(connection, server, [t for t in tables if t.is_capturable])
-    yield from _left_out(connection, tables)
+    yield from _not_captured(connection, tables)
 
 
-def _identity(connection: psycopg.Connection[Any], publication: Publication, table: Table) -> Iterator[Finding]:
-    # Where partitions go by their own names, their root's identity is of no account.
+def _identity(connection: psycopg.Connection[Any], publication: Publication, table: SourceTable) -> Iterator[Finding]:
+    # If partitions are published under their own names, their root's identity does not matter.
     if table.has_identity or (table.kind == "p" and publication.exists and not publication.publishes(table)):
         return
-    mend = {
+    fix = {
         "default": script(connection, "ALTER TABLE {} REPLICA IDENTITY DEFAULT;", table.identifier),
         "index": script(
             connection,
@@ -131,80 +128,80 @@ def _identity(connection: psycopg.Connection[Any], publication: Publication, tab
     }["default" if table.has_primary_key else "index" if table.unique_index else "full"]
     why = {
         "n": "has replica identity NOTHING",
-        "i": "has a replica identity index that is gone",
+        "i": "has a replica identity index that was dropped",
     }.get(table.identity, "has no primary key and no other replica identity")
-    if publication.tells_rows_apart(table):
-        what = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
-        yield Finding(Severity.ERROR, table.subject, what, mend)
+    if publication.requires_identity(table):
+        message = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
+        yield Finding(Severity.ERROR, table.subject, message, fix)
     elif publication.publishes(table):
-        yield Finding(Severity.WARNING, table.subject, f"{why}: only its inserts are captured", mend)
+        yield Finding(Severity.WARNING, table.subject, f"{why}: only its inserts are captured", fix)
     else:
-        what = f"{why}: capture leaves it out, because UPDATE and DELETE on it would fail once it is published"
-        yield Finding(Severity.WARNING, table.subject, what, mend)
+        message = f"{why}: it is not captured, because UPDATE and DELETE on it would fail once it is published"
+        yield Finding(Severity.WARNING, table.subject, message, fix)
 
 
 def _generated(
-    connection: psycopg.Connection[Any], server: Server, publication: Publication, table: Table
+    connection: psycopg.Connection[Any], server: ServerState, publication: Publication, table: SourceTable
 ) -> Iterator[Finding]:
     member = publication.tables.get(table.oid)
     listed = (member.columns if member else None) or ()
     stored = [name for name in table.stored if not publication.sends_generated and name not in listed]
     if stored:
-        mend = ""
-        what = f"column {', '.join(stored)} is generated: PostgreSQL {server.major} does not send it"
+        fix = ""
+        message = f"column {', '.join(stored)} is generated: PostgreSQL {server.major} does not send it"
         if server.major >= 18:
-            what = f"column {', '.join(stored)} is generated, and the publication does not send it"
+            message = f"column {', '.join(stored)} is generated, and the publication does not send it"
             if publication.exists:
                 statement = "ALTER PUBLICATION {} SET (publish_generated_columns = stored);"
-                mend = script(connection, statement, publication.name)
-        yield Finding(Severity.NOTE, table.subject, what, mend)
+                fix = script(connection, statement, publication.name)
+        yield Finding(Severity.NOTE, table.subject, message, fix)
     if table.virtual:
-        what = f"column {', '.join(table.virtual)} is generated when it is read: PostgreSQL never sends it"
-        yield Finding(Severity.NOTE, table.subject, what)
+        message = f"column {', '.join(table.virtual)} is a virtual generated column: PostgreSQL never sends it"
+        yield Finding(Severity.NOTE, table.subject, message)
     if server.major >= 18 and table.identity == "f" and (unsent := [*stored, *table.virtual]):
         why = f"has replica identity FULL, and column {', '.join(unsent)} is generated and not published"
-        mend = ""
+        fix = ""
         if publication.exists and not table.virtual:
-            mend = script(
-                connection, "ALTER PUBLICATION {} SET (publish_generated_columns = stored);", publication.name
-            )
+            fix = script(connection, "ALTER PUBLICATION {} SET (publish_generated_columns = stored);", publication.name)
         elif table.has_primary_key:
-            mend = script(connection, "ALTER TABLE {} REPLICA IDENTITY DEFAULT;", table.identifier)
-        if publication.tells_rows_apart(table):
-            what = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
-            yield Finding(Severity.ERROR, table.subject, what, mend)
+            fix = script(connection, "ALTER TABLE {} REPLICA IDENTITY DEFAULT;", table.identifier)
+        if publication.requires_identity(table):
+            message = f"{why}: UPDATE and DELETE on it fail at the source while it is published"
+            yield Finding(Severity.ERROR, table.subject, message, fix)
         else:
-            what = f"{why}: capture leaves it out, because UPDATE and DELETE on it would fail once it is published"
-            yield Finding(Severity.WARNING, table.subject, what, mend)
+            message = f"{why}: it is not captured, because UPDATE and DELETE on it would fail once it is published"
+            yield Finding(Severity.WARNING, table.subject, message, fix)
 
 
-def _privileges(connection: psycopg.Connection[Any], server: Server, tables: Sequence[Table]) -> Iterator[Finding]:
+def _privileges(
+    connection: psycopg.Connection[Any], server: ServerState, tables: Sequence[SourceTable]
+) -> Iterator[Finding]:
     for schema, group in groupby(tables, lambda table: table.schema):
         members = list(group)
         if not members[0].may_enter_schema:
             yield Finding(
                 Severity.ERROR,
                 f"schema {schema}",
-                f"is closed to role {server.role}: snapshots cannot read its tables",
+                f"is not accessible to role {server.role}: snapshots cannot read its tables",
                 script(connection, "GRANT USAGE ON SCHEMA {} TO {};", schema, server.role),
             )
-        if closed := [table for table in members if not table.may_select]:
+        if denied := [table for table in members if not table.may_select]:
             yield Finding(
                 Severity.ERROR,
                 f"schema {schema}",
-                f"has {_count(closed)} that role {server.role} may not read, as snapshots must: {names(closed)}",
-                script(connection, "GRANT SELECT ON {} TO {};", [t.identifier for t in closed], server.role),
+                f"has {_count(denied)} that role {server.role} may not read, as snapshots must: {names(denied)}",
+                script(connection, "GRANT SELECT ON {} TO {};", [t.identifier for t in denied], server.role),
             )
     if not server.sees_all_rows and (hidden := [table for table in tables if table.hides_rows]):
         yield Finding(
             Severity.ERROR,
             f"role {server.role}",
-            f"is subject to row security on {names(hidden)}: snapshots refuse to copy a part of a table",
+            f"is subject to row security on {names(hidden)}: a snapshot cannot copy only the visible rows",
             script(connection, "ALTER ROLE {} BYPASSRLS;", server.role),
         )
 
 
-def _left_out(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> Iterator[Finding]:
+def _not_captured(connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> Iterator[Finding]:
     for table in tables:
         if table.is_unlogged:
             yield Finding(
@@ -219,10 +216,10 @@ def _left_out(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> I
             yield Finding(Severity.NOTE, table.subject, "is a materialised view: it is not captured")
 
 
-def _count(tables: Sequence[Table]) -> str:
+def _count(tables: Sequence[SourceTable]) -> str:
     return "1 table" if len(tables) == 1 else f"{len(tables)} tables"
 
 
-def names(tables: Sequence[Table]) -> str:
+def names(tables: Sequence[SourceTable]) -> str:
     shown = ", ".join(f"{table.schema}.{table.name}" for table in tables[:5])
     return shown if len(tables) <= 5 else f"{shown} and {len(tables) - 5} more"

@@ -1,4 +1,4 @@
-"""The publication: whether it is there, which tables, operations, columns and rows it carries."""
+"""The publication: whether it exists, and the tables, operations, columns and rows that it publishes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 import psycopg
 from psycopg import sql
 
-from tailrace.settings import Source
-from tailrace.source.catalog import IS_OWN
-from tailrace.source.check.finding import Finding, Severity, script
-from tailrace.source.check.table import Table, names
+from tailrace.capture.catalog import IS_OWN
+from tailrace.capture.check.finding import Finding, Severity, script
+from tailrace.capture.check.table import SourceTable, names
+from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from tailrace.source.check.server import Server
+    from tailrace.capture.check.server import ServerState
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
 
 
 class Member(NamedTuple):
-    """A table as the publication carries it."""
+    """A table as it is published."""
 
     columns: tuple[str, ...] | None
-    """None where there is no column list."""
+    """None if there is no column list."""
     row_filter: str | None
 
 
@@ -37,20 +37,20 @@ class Publication:
     via_root: bool = True
     sends_generated: bool = False
     tables: Mapping[int, Member] = field(default_factory=dict)
-    """But those of Tailrace's own."""
+    """The published tables by oid, without Tailrace's own."""
     listed: frozenset[int] = frozenset()
-    """Named in it, though they may send nothing under their own name."""
+    """Tables that the publication names, even if their changes are published under another table's name."""
 
-    def publishes(self, table: Table) -> bool:
+    def publishes(self, table: SourceTable) -> bool:
         return table.oid in self.tables or table.root in self.tables
 
-    def tells_rows_apart(self, table: Table) -> bool:
-        """Whether PostgreSQL refuses an UPDATE or DELETE of it without a replica identity."""
+    def requires_identity(self, table: SourceTable) -> bool:
+        """Whether PostgreSQL rejects UPDATE and DELETE on the table without a replica identity."""
         return self.publishes(table) and not {"update", "delete"}.isdisjoint(self.operations)
 
 
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication:
-    # pubgencols came with 18: as JSON, a column that is not there is simply NULL.
+    # pubgencols exists since 18; read through JSON, a missing column is NULL.
     row = connection.execute(
         "SELECT p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,"
         " pg_catalog.to_jsonb(p) ->> 'pubgencols' FROM pg_catalog.pg_publication p WHERE p.pubname = %s",
@@ -72,7 +72,7 @@ def read_publication(connection: psycopg.Connection[Any], name: str) -> Publicat
 
 
 def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, Member]:
-    # Since 15; attnames lists every column where there is no list, and only pg_publication_rel knows whether there is.
+    # Since 15. attnames has all columns if there is no column list; only pg_publication_rel shows whether there is one.
     columns: LiteralString = "NULL, NULL"
     if connection.info.server_version >= 150000:
         columns = "CASE WHEN r.prattrs IS NOT NULL THEN t.attnames::text[] END, t.rowfilter"
@@ -90,12 +90,12 @@ def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, Member
 
 def publication_findings(
     connection: psycopg.Connection[Any],
-    source: Source,
-    server: Server,
+    source: SourceSettings,
+    server: ServerState,
     publication: Publication,
-    tables: Sequence[Table],
+    tables: Sequence[SourceTable],
 ) -> Iterator[Finding]:
-    # A partition goes where its root goes.
+    # A partition is published with its root.
     whole = [t for t in tables if t.is_capturable and t.root is None and source.covers(t.schema, t.name)]
     if not publication.exists:
         yield from _missing(connection, server, publication, whole)
@@ -105,7 +105,7 @@ def publication_findings(
         yield Finding(
             Severity.WARNING,
             subject,
-            f"does not carry {', '.join(missing)}: those are not captured",
+            f"does not publish {', '.join(missing)}: these operations are not captured",
             script(
                 connection,
                 "ALTER PUBLICATION {} SET (publish = {});",
@@ -120,58 +120,64 @@ def publication_findings(
         yield Finding(
             Severity.WARNING,
             subject,
-            f"lacks tables that source.tables covers: {names(outside)}",
+            f"lacks tables that source.tables matches: {names(outside)}",
             script(connection, "ALTER PUBLICATION {} ADD TABLE {};", publication.name, [t.identifier for t in outside]),
         )
     if not publication.tables:
-        yield Finding(Severity.WARNING, subject, "carries no table: nothing would be captured")
+        yield Finding(Severity.WARNING, subject, "has no tables: nothing would be captured")
     if beyond := [
         t for t in tables if t.oid in publication.tables and t.root is None and not source.covers(t.schema, t.name)
     ]:
         yield Finding(
-            Severity.NOTE, subject, f"carries tables beyond source.tables, which are captured too: {names(beyond)}"
+            Severity.NOTE,
+            subject,
+            f"has tables that source.tables does not match, which are captured too: {names(beyond)}",
         )
     if any(t.root for t in tables if t.oid in publication.tables) and not publication.via_root:
         yield Finding(
             Severity.NOTE,
             subject,
-            "carries partitions under their own names, not their root's: a row that moves between partitions is a "
+            "publishes partitions under their own names, not their root's: a row that moves between partitions is a "
             "DELETE and an INSERT in two tables",
             script(connection, "ALTER PUBLICATION {} SET (publish_via_partition_root = true);", publication.name),
         )
-    yield from _parts(connection, publication, tables)
+    yield from _restrictions(connection, publication, tables)
 
 
 def _missing(
-    connection: psycopg.Connection[Any], server: Server, publication: Publication, tables: Sequence[Table]
+    connection: psycopg.Connection[Any], server: ServerState, publication: Publication, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
     subject = f"publication {publication.name}"
     ready = [t for t in tables if t.has_identity]
     if not ready:
-        yield Finding(Severity.ERROR, subject, "is not there, and no table that it could carry matches source.tables")
+        yield Finding(
+            Severity.ERROR, subject, "does not exist, and no table that it could publish matches source.tables"
+        )
         return
-    mend = script(
+    fix = script(
         connection,
         "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true);",
         publication.name,
         [t.identifier for t in ready],
     )
-    strangers = [t for t in ready if not t.is_ours]
-    if server.is_superuser or (server.may_create_in_database and not strangers):
-        yield Finding(Severity.NOTE, subject, "is not there yet: capture makes it", mend)
+    not_owned = [t for t in ready if not t.is_owned]
+    if server.is_superuser or (server.may_create_in_database and not not_owned):
+        yield Finding(Severity.NOTE, subject, "does not exist yet: capture creates it", fix)
         return
-    why = f"does not own {names(strangers)}" if strangers else f"may not CREATE in database {server.database}"
-    yield Finding(Severity.ERROR, subject, f"is not there, and role {server.role} cannot make it: it {why}", mend)
+    why = f"does not own {names(not_owned)}" if not_owned else f"may not CREATE in database {server.database}"
+    yield Finding(Severity.ERROR, subject, f"does not exist, and role {server.role} cannot create it: it {why}", fix)
 
 
-def _parts(connection: psycopg.Connection[Any], publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
+def _restrictions(
+    connection: psycopg.Connection[Any], publication: Publication, tables: Sequence[SourceTable]
+) -> Iterator[Finding]:
     for table in tables:
         member = publication.tables.get(table.oid)
         if member is None:
             continue
         if member.columns is not None:
             hidden = set(table.identity_columns) - set(member.columns)
-            if (hidden or table.identity == "f") and publication.tells_rows_apart(table):
+            if (hidden or table.identity == "f") and publication.requires_identity(table):
                 yield Finding(
                     Severity.ERROR,
                     table.subject,
@@ -191,8 +197,10 @@ def _parts(connection: psycopg.Connection[Any], publication: Publication, tables
             )
 
 
-def _without_list(connection: psycopg.Connection[Any], publication: Publication, table: Table, member: Member) -> str:
+def _without_list(
+    connection: psycopg.Connection[Any], publication: Publication, table: SourceTable, member: Member
+) -> str:
     drop = script(connection, "ALTER PUBLICATION {} DROP TABLE {};", publication.name, table.identifier)
     add = script(connection, "ALTER PUBLICATION {} ADD TABLE {}", publication.name, table.identifier)
-    # As the server itself prints the expression: nothing of ours to quote.
+    # The server printed the expression, so it needs no quoting.
     return f"{drop}\n{add}{f' WHERE {member.row_filter}' if member.row_filter else ''};"

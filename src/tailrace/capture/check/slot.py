@@ -1,4 +1,4 @@
-"""The replication slot: whether it is there, ours to use, and still has its WAL."""
+"""The replication slot: whether it exists, is usable, and still has its WAL."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from tailrace.settings import Source
-from tailrace.source.check.finding import Finding, Severity, script
+from tailrace.capture.check.finding import Finding, Severity, script
+from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from tailrace.source.check.server import Server
+    from tailrace.capture.check.server import ServerState
 
 _MUCH_WAL = 1 << 30
 
@@ -27,7 +27,7 @@ class SlotState:
     database: str | None
     active_pid: int | None
     holder: str | None
-    """The application that streams from it, where we may know."""
+    """The name of the application that streams from the slot, if the role may see it."""
     address: str | None
     wal_status: str | None
     reason: str | None
@@ -36,7 +36,7 @@ class SlotState:
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    # invalidation_reason came with 17, conflicting with 16: as JSON, a column that is not there is simply NULL.
+    # invalidation_reason exists since 17, conflicting since 16; read through JSON, a missing column is NULL.
     with connection.cursor(row_factory=class_row(SlotState)) as cursor:
         return cursor.execute(
             """
@@ -55,7 +55,7 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
 
 
 def slot_findings(
-    connection: psycopg.Connection[Any], source: Source, server: Server, slot: SlotState | None
+    connection: psycopg.Connection[Any], source: SourceSettings, server: ServerState, slot: SlotState | None
 ) -> Iterator[Finding]:
     subject = f"slot {source.slot}"
     name = sql.Literal(source.slot)
@@ -63,23 +63,25 @@ def slot_findings(
         yield Finding(
             Severity.NOTE,
             subject,
-            "is not there yet: capture makes it",
+            "does not exist yet: capture creates it",
             script(connection, "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput');", name),
         )
         return
     drop = script(connection, "SELECT pg_catalog.pg_drop_replication_slot({});", name)
-    other = "give source.slot another name, or drop this slot if nobody needs it"
+    other = "give source.slot another name, or drop this slot if it is not needed"
     if slot.type != "logical" or slot.plugin != "pgoutput":
         yield Finding(Severity.ERROR, subject, f"is for {slot.plugin or slot.type}, not for pgoutput: {other}", drop)
     elif slot.database != server.database:
-        yield Finding(Severity.ERROR, subject, f"is of database {slot.database}, not {server.database}: {other}", drop)
+        yield Finding(
+            Severity.ERROR, subject, f"belongs to database {slot.database}, not {server.database}: {other}", drop
+        )
     elif slot.wal_status == "lost":
         reason = f" ({slot.reason})" if slot.reason else ""
         yield Finding(
             Severity.ERROR,
             subject,
-            f"has lost WAL it still needed{reason}: the changes in it are gone. Drop the slot; a new one starts with "
-            "new snapshots of the tables",
+            f"has lost WAL that it still needed{reason}: the changes in it are lost. Drop the slot; a new one starts "
+            "with new snapshots of the tables",
             drop,
         )
     elif slot.wal_status == "unreserved":
@@ -90,15 +92,15 @@ def slot_findings(
             "ALTER SYSTEM SET max_slot_wal_keep_size = -1;\nSELECT pg_catalog.pg_reload_conf();",
         )
     elif slot.active_pid is None and (slot.retained_bytes or 0) > _MUCH_WAL:
-        held = f"{(slot.retained_bytes or 0) / (1 << 30):.1f} GiB"
-        yield Finding(Severity.WARNING, subject, f"holds back {held} of WAL and nobody reads it: start capture")
+        size = f"{(slot.retained_bytes or 0) / (1 << 30):.1f} GiB"
+        yield Finding(Severity.WARNING, subject, f"retains {size} of WAL, and no process reads it: start capture")
     yield from _holder(connection, subject, slot)
     if slot.two_phase:
         yield Finding(
             Severity.WARNING,
             subject,
-            "was made with two_phase; Tailrace reads a prepared transaction when it is committed, and expects a slot "
-            "without. Dropping it loses what it has not sent yet",
+            "was created with two_phase, but Tailrace reads prepared transactions when they are committed, and expects "
+            "a slot without it. Dropping the slot loses the changes that it has not sent yet",
             drop,
         )
 
@@ -112,7 +114,7 @@ def _holder(connection: psycopg.Connection[Any], subject: str, slot: SlotState) 
     if slot.address:
         who += f", from {slot.address}"
     if slot.holder == "tailrace":
-        yield Finding(Severity.NOTE, subject, f"is being read by a capture ({who}): a second one would be refused")
+        yield Finding(Severity.NOTE, subject, f"is in use by a capture ({who}): a second one would be rejected")
         return
-    mend = script(connection, "SELECT pg_catalog.pg_terminate_backend({});", sql.Literal(slot.active_pid))
-    yield Finding(Severity.ERROR, subject, f"is being read by somebody else ({who})", mend)
+    fix = script(connection, "SELECT pg_catalog.pg_terminate_backend({});", sql.Literal(slot.active_pid))
+    yield Finding(Severity.ERROR, subject, f"is in use by another client ({who})", fix)

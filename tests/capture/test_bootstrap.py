@@ -1,4 +1,4 @@
-"""Tables that join and leave the publication while capture runs: each gets its snapshot, without being asked for."""
+"""Tables that are added to and removed from the publication while capture runs each get a snapshot."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
+from tailrace.capture.bootstrap import Bootstrap, TablesToCopy
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SourceRefused
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.source.bootstrap import Bootstrap, Wanted
-from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
 
-def test_what_has_to_be_copied() -> None:
-    wanted = Wanted()
-    assert wanted.look({1, 2, 3}, Lsn(10)) == {1, 2, 3}
-    wanted.copied({1, 2})
-    wanted.set_aside({3}, until=100.0)
-    assert wanted.look({1, 2, 3, 4}, Lsn(20)) == {3, 4}
-    assert wanted.due({3, 4}, now=50.0) == {4}
-    assert wanted.due({3, 4}, now=100.0) == {3, 4}
-    assert wanted.look({2, 4}, Lsn(30)) == {4}
-    assert not wanted.lacks, "a dropped table is no fault"
-    assert wanted.look({1, 2, 4}, Lsn(40)) == {1, 4}
-    assert wanted.since(1, Lsn(5)) == 30, "what it had before it left the publication does not count"
-    assert wanted.since(2, Lsn(5)) == 5
+def test_tables_to_copy() -> None:
+    tables = TablesToCopy()
+    assert tables.update({1, 2, 3}, Lsn(10)) == {1, 2, 3}
+    tables.mark_copied({1, 2})
+    tables.postpone({3}, until=100.0)
+    assert tables.update({1, 2, 3, 4}, Lsn(20)) == {3, 4}
+    assert tables.due({3, 4}, now=50.0) == {4}
+    assert tables.due({3, 4}, now=100.0) == {3, 4}
+    assert tables.update({2, 4}, Lsn(30)) == {4}
+    assert not tables.has_postponed, "a dropped table is not an error"
+    assert tables.update({1, 2, 4}, Lsn(40)) == {1, 4}
+    assert tables.oldest_valid_lsn(1, Lsn(5)) == 30, "snapshots from before it left the publication do not count"
+    assert tables.oldest_valid_lsn(2, Lsn(5)) == 5
 
 
 @contextmanager
 def capturing(given: settings.Settings) -> Iterator[tuple[CaptureThread, Bootstrap]]:
     store = Store.open(given.store.url, given.store.options)
-    bootstrap = Bootstrap(given, store, look_seconds=0.05)
+    bootstrap = Bootstrap(given, store, poll_seconds=0.05)
     try:
         with CaptureThread(given, store, snapshots=bootstrap) as capture:
             assert bootstrap.wait(60)
@@ -51,14 +51,14 @@ def capturing(given: settings.Settings) -> Iterator[tuple[CaptureThread, Bootstr
 
 def given_for(database: Database, address: StoreAddress, url: str | None = None) -> settings.Settings:
     return settings.Settings(
-        source=settings.Source(url=url or database.url),
-        store=settings.Store(*address),
-        capture=settings.Capture(seal_after_ms=5),
+        source=settings.SourceSettings(url=url or database.url),
+        store=settings.StoreSettings(*address),
+        capture=settings.CaptureSettings(seal_after_ms=5),
     )
 
 
 def assert_is_in_the_log(database: Database, address: StoreAddress, table: str) -> None:
-    """The newest snapshot and the changes since are the table, row for row."""
+    """The newest snapshot and the changes since equal the table, row by row."""
     snapshot = SnapshotReader(*address).newest("public", table)
     assert snapshot is not None
     rows = Counter(oracle.typed_rows(snapshot.chunks()))
@@ -72,7 +72,7 @@ def assert_is_in_the_log(database: Database, address: StoreAddress, table: str) 
     assert rows == Counter(oracle.typed(snapshot.relation, row) for row in there.elements())
 
 
-def test_a_table_joins_beside_open_transactions(any_database: Database, file_address: StoreAddress) -> None:
+def test_a_table_is_added_while_transactions_are_open(any_database: Database, file_address: StoreAddress) -> None:
     database = any_database
     database.execute("""
         CREATE TABLE first (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, v text);
@@ -84,7 +84,7 @@ def test_a_table_joins_beside_open_transactions(any_database: Database, file_add
         with database.connect(autocommit=False) as writer:
             writer.execute("INSERT INTO late VALUES (101, 'older than the publication knows the table')")
             connection.execute("ALTER PUBLICATION tailrace ADD TABLE late")
-            assert wait_until(lambda: bootstrap.is_running, 30), "it is noticed"
+            assert wait_until(lambda: bootstrap.is_running, 30), "the new table is detected"
             writer.execute("INSERT INTO late VALUES (102, 'the same')")
         connection.execute("INSERT INTO late VALUES (103, 'while it is copied, or after')")
         assert wait_until(lambda: snapshots.newest("public", "late") is not None, 60)
@@ -96,8 +96,8 @@ def test_a_table_joins_beside_open_transactions(any_database: Database, file_add
     assert len(snapshots.list()) == 2, "each table once"
 
 
-def test_tables_come_and_go(database: Database, file_address: StoreAddress) -> None:
-    """One that may not be read holds up no other; one that was away for a while is copied anew."""
+def test_tables_are_added_and_removed(database: Database, file_address: StoreAddress) -> None:
+    """An unreadable table does not delay others; a table that was removed for a while is copied again."""
     role = f"reader_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE PUBLICATION tailrace FOR ALL TABLES")
     given = given_for(database, file_address, database.server.url_of(database.name, role))
@@ -117,15 +117,15 @@ def test_tables_come_and_go(database: Database, file_address: StoreAddress) -> N
             by_hand = SnapshotJob(given)  # as `tailrace snapshot` does it
             by_hand.start()
             assert by_hand.wait(60)
-            assert wait_until(lambda: bootstrap.error is None, 30), "somebody has mended it"
+            assert wait_until(lambda: bootstrap.error is None, 30), "the privilege was granted"
 
-            # A publication for all tables cannot leave one out; another of the same name can.
+            # A publication for all tables cannot exclude one, but its replacement can.
             taken = len(snapshots.list("public", "shown"))
             connection.execute("DROP PUBLICATION tailrace; CREATE PUBLICATION tailrace FOR TABLE closed")
             oid = connection.execute("SELECT 'shown'::regclass::oid").fetchone()
             assert oid is not None
-            assert wait_until(lambda: oid[0] in bootstrap._wanted._left, 30)
-            connection.execute("INSERT INTO shown VALUES (2)")  # nobody publishes this
+            assert wait_until(lambda: oid[0] in bootstrap._tables._unpublished_at, 30)
+            connection.execute("INSERT INTO shown VALUES (2)")  # not published
             connection.execute("ALTER PUBLICATION tailrace ADD TABLE shown")
             assert wait_until(lambda: len(snapshots.list("public", "shown")) > taken, 60)
             connection.execute("INSERT INTO shown VALUES (3); DROP TABLE closed")
@@ -151,7 +151,7 @@ def test_tailraces_own_tables_are_not_copied(database: Database, file_address: S
         assert {s.relation.name for s in snapshots.list()} == {"t", "last"}
 
 
-def test_capture_goes_on_when_looking_fails(database: Database, file_address: StoreAddress) -> None:
+def test_capture_continues_when_polling_fails(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
     with capturing(given_for(database, file_address)) as (capture, bootstrap), database.connect() as connection:
         ended = connection.execute(
@@ -166,8 +166,8 @@ def test_capture_goes_on_when_looking_fails(database: Database, file_address: St
         assert capture.capture.reconnections == 0
 
 
-def test_a_missing_publication_is_not_waited_for(database: Database, file_address: StoreAddress) -> None:
-    """`--until-lsn` with no table at all ends: nothing has to be copied."""
+def test_a_missing_publication_ends_the_wait(database: Database, file_address: StoreAddress) -> None:
+    """`--until-lsn` without any table ends, because there is nothing to copy."""
     database.execute("CREATE PUBLICATION tailrace")
     with capturing(given_for(database, file_address)) as (_, bootstrap):
         assert not bootstrap.is_running

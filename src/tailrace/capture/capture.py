@@ -1,8 +1,8 @@
-"""Capture: the replication stream into the log, for as long as it takes.
+"""Capture: writes the replication stream to the log until it is stopped.
 
 One loop owns the connection and never waits for the store; the sealer's thread owns the log. The slot is acknowledged
-up to what is durable, and no further. Whatever ends a connection and may pass is survived: the stream starts again
-after the log's last commit, and what the server sends twice is dropped by position.
+only up to what is durable. Capture recovers from temporary failures: the stream restarts after the log's last commit,
+and changes that the server sends twice are dropped by position.
 """
 
 from __future__ import annotations
@@ -19,39 +19,46 @@ from typing import Protocol
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from tailrace.capture import catalog, slot
+from tailrace.capture.replication import ReplicationStream
+from tailrace.capture.sealer import CaptureProgress, Sealer
+from tailrace.capture.source_connection import classify, connect, connect_replication
 from tailrace.change import Lsn, Relation
 from tailrace.errors import FencedError, GapError, SlotLost, SourceError, StoreError, TailraceError
-from tailrace.log import origin
+from tailrace.log import source_record
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
 from tailrace.retry import Backoff
 from tailrace.settings import Settings
-from tailrace.source import catalog, slot
-from tailrace.source.connection import classify, connect, connect_replication
-from tailrace.source.sealer import Progress, Sealer
-from tailrace.source.stream import ReplicationStream
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.capture")
 
-# A commit at the wrong moment does not wake a walsender (seen with 18, on a busy machine): it looks again after ten
-# seconds, or when it hears from us.
+# A walsender can miss the wake-up for a commit (seen with 18, on a busy machine). It checks again after ten seconds, or
+# when it receives a message.
 _NUDGE_SECONDS = 0.25
-# A server that has been asked and says nothing for this many status intervals is not there any more.
+# A server that does not answer for this many status intervals is considered dead.
 _SILENT_INTERVALS = 3
 
 
 class Snapshots(Protocol):
-    """What capture asks of whoever takes snapshots."""
+    """What capture requires of the component that takes snapshots."""
 
     def begin(self, created: slot.CreatedSlot | None, since: Lsn) -> None:
         """Called before the stream starts; returns once the exported snapshot is no longer needed.
 
-        Snapshots from before `since` are of no use: the log does not reach back to them.
+        `created` is the slot if it was just created. Snapshots from before `since` do not count, because the log does
+        not reach back to them.
         """
 
 
 class Capture:
+    """Captures one source into one log.
+
+    `until` ends the capture once that LSN is durable; "current" means the source's position at the start. `accept_gap`
+    continues a log after a gap. `snapshots` takes snapshots while capture streams.
+    """
+
     def __init__(
         self,
         settings: Settings,
@@ -62,13 +69,13 @@ class Capture:
         snapshots: Snapshots | None = None,
     ) -> None:
         self.started_at = datetime.now(UTC)
-        self.progress = Progress()
+        self.progress = CaptureProgress()
         self.reconnections = 0
         self.received_lsn = Lsn(0)
         self.durable_lsn = Lsn(0)
         self.is_streaming = False
         self.last_error: TailraceError | None = None
-        """Why it does not stream, while it waits to connect again."""
+        """Why capture does not stream, while it waits to reconnect."""
         self.sealer: Sealer | None = None
         self._settings = settings
         self._store = store
@@ -83,7 +90,7 @@ class Capture:
         os.set_blocking(self._wake_write, False)
 
     def stop(self) -> None:
-        """Seal, acknowledge, end. From any thread, but not inside a signal handler: see `cli.signals`."""
+        """Seal, acknowledge, end. From any thread, but not inside a signal handler: see `cli.stop_signal`."""
         self._stopping.set()
         self._wake()
 
@@ -92,7 +99,7 @@ class Capture:
         return self._stopping.is_set()
 
     def run(self) -> None:
-        """Until stopped, or `until` is durable. Raises what waiting cannot mend."""
+        """Run until stopped, or until `until` is durable. Raises errors that a retry cannot resolve."""
         backoff = Backoff()
         while not self._stopping.is_set():
             began_at = time.monotonic()
@@ -109,7 +116,7 @@ class Capture:
                 if time.monotonic() - began_at > 60:
                     backoff = Backoff()
                 delay = backoff.next()
-                _log.warning("%s; connecting again in %.1f s", error, delay)
+                _log.warning("%s; reconnecting in %.1f s", error, delay)
                 self.reconnections += 1
                 self._stopping.wait(delay)
 
@@ -121,7 +128,7 @@ class Capture:
                 try:
                     writer, created = self._prepare(replication, connection)
                     if self._snapshots is not None:
-                        self._snapshots.begin(created, origin.begins_at(self._store))
+                        self._snapshots.begin(created, source_record.begins_at(self._store))
                     stream = self._start(replication, writer)
                     self._stream(stream, writer, _Describer(connection))
                 except psycopg.Error as error:
@@ -132,7 +139,7 @@ class Capture:
     def _prepare(
         self, replication: PGconn, connection: psycopg.Connection[tuple[object, ...]]
     ) -> tuple[LogWriter, slot.CreatedSlot | None]:
-        """A writer at the log's end, and the slot if it had to be made. Refuses whatever would lose changes."""
+        """Return a writer at the log's end, and the slot if it was created. Raises if changes would be lost."""
         source = self._settings.source
         identity = slot.identify(replication, source)
         writer = LogWriter.open(self._store, identity)
@@ -147,13 +154,13 @@ class Capture:
         if found is None:
             if not writer.is_empty and not self._accept_gap:
                 raise SlotLost(
-                    f"slot {source.slot} is gone, and the log ends at {writer.end_lsn}",
-                    "changes since then are lost to the log. To go on with a gap and new snapshots: "
+                    f"slot {source.slot} does not exist, and the log ends at {writer.end_lsn}",
+                    "later changes are missing from the log. To continue with a gap and new snapshots: "
                     "tailrace capture --accept-gap",
                 )
             created = slot.create(replication, source.slot, self._stopping.is_set)
             if created is None:
-                raise SourceError("stopped while the slot was made", "run capture again")
+                raise SourceError("stopped while the slot was being created", "run capture again")
             _log.info("created slot %s at %s", source.slot, created.lsn)
             self._begin(writer, created.lsn)
         else:
@@ -162,21 +169,21 @@ class Capture:
                 self._begin(writer, found.lsn)
             elif found.lsn > writer.end_lsn:
                 raise GapError(
-                    f"slot {source.slot} stands at {found.lsn}, the log ends at {writer.end_lsn}: "
-                    "the changes between were acknowledged by someone else",
-                    "if another log has them, use that one. To go on with a gap and new snapshots: "
+                    f"slot {source.slot} is at {found.lsn}, but the log ends at {writer.end_lsn}: "
+                    "another consumer acknowledged the changes in between",
+                    "if another log has them, use that log. To continue with a gap and new snapshots: "
                     "tailrace capture --accept-gap",
                 )
         self._accept_gap = False
         return writer, created
 
     def _begin(self, writer: LogWriter, lsn: Lsn) -> None:
-        """The log starts here, or starts again after a gap: first the record of it, then the log itself."""
-        origin.record(self._store, writer.source, lsn)
+        """Start the log here, or continue it after a gap: first the record of its origin, then the log itself."""
+        source_record.save(self._store, writer.source, lsn)
         writer.begin_at(lsn)
 
     def _start(self, replication: PGconn, writer: LogWriter) -> ReplicationStream:
-        """START_REPLICATION, waiting for a server that has not noticed yet that our last connection is gone."""
+        """Start replication, waiting if the server has not yet noticed that the previous connection ended."""
         source = self._settings.source
         timeout = slot.wal_sender_timeout_s(replication)
         self._status_interval = min(self._settings.capture.status_interval_s, (timeout or 60.0) / 3)
@@ -189,9 +196,9 @@ class Capture:
                 if "is active" not in str(error):
                     raise
                 if time.monotonic() > deadline:
-                    raise FencedError(str(error), "another capture runs on this slot: stop one of them") from error
+                    raise FencedError(str(error), "another capture uses this slot: stop one of them") from error
                 if backoff.failures == 0:
-                    _log.warning("%s; waiting for it", error)
+                    _log.warning("%s; waiting for it to be released", error)
                 if self._stopping.wait(backoff.next()):
                     raise
 
@@ -216,7 +223,7 @@ class Capture:
             raise sealer.error
 
     def _loop(self, stream: ReplicationStream, sealer: Sealer) -> None:
-        status_at = told_at = time.monotonic()
+        status_at = sent_at = time.monotonic()
         while not self._stopping.is_set():
             received = None
             if not sealer.is_full:
@@ -233,25 +240,25 @@ class Capture:
             now = time.monotonic()
             durable = sealer.durable_lsn
             wants_reply = now - status_at >= self._status_interval
-            asked = received is not None and received.wants_reply
-            if durable != self.durable_lsn or wants_reply or asked or now - told_at >= _NUDGE_SECONDS:
+            reply_requested = received is not None and received.wants_reply
+            if durable != self.durable_lsn or wants_reply or reply_requested or now - sent_at >= _NUDGE_SECONDS:
                 stream.send_status(max(self.received_lsn, durable), durable, wants_reply=wants_reply)
-                status_at = now if durable != self.durable_lsn or wants_reply or asked else status_at
-                self.durable_lsn, told_at = durable, now
+                status_at = now if durable != self.durable_lsn or wants_reply or reply_requested else status_at
+                self.durable_lsn, sent_at = durable, now
             if self._until is not None and durable >= self._until:
                 return
             if received is None:
-                stream.received_at = now  # it is we who are not listening
+                stream.received_at = now  # this side stopped reading, so silence is expected
             elif now - stream.received_at > self._status_interval * _SILENT_INTERVALS:
-                raise SourceError("the server has gone silent", "it is connected again")
+                raise SourceError("the server stopped responding", "reconnecting automatically")
             if received is None or not received.frames:
-                left_s = min(status_at + self._status_interval, told_at + _NUDGE_SECONDS) - now
+                left_s = min(status_at + self._status_interval, sent_at + _NUDGE_SECONDS) - now
                 stream.wait(self._wake_read, left_s, reading=received is not None)
                 self._drain()
 
     def _idle(self, sealer: Sealer, wants_reply: bool) -> None:
-        awaited = self._until is not None and self.received_lsn >= self._until
-        sealer.idle(self.received_lsn, urgent=wants_reply or awaited)
+        is_reached = self._until is not None and self.received_lsn >= self._until
+        sealer.idle(self.received_lsn, urgent=wants_reply or is_reached)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
@@ -263,7 +270,7 @@ class Capture:
 
 
 class _Describer:
-    """RELATION and TYPE messages → relations, with what the catalogue adds."""
+    """Converts RELATION and TYPE messages to relations, with details from the catalogue."""
 
     def __init__(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         self._connection = connection

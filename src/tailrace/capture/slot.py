@@ -1,4 +1,4 @@
-"""What must be there before a stream can start: the source's identity, the publication, the slot."""
+"""The prerequisites of a stream: the source's identity, the publication and the slot."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import class_row
 
+from tailrace.capture.catalog import IS_OWN
+from tailrace.capture.source_connection import classify, connect
+from tailrace.capture.source_error import source_errors
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
-from tailrace.settings import Source
-from tailrace.source.catalog import IS_OWN
-from tailrace.source.connection import classify, connect
-from tailrace.source.failure import classified
+from tailrace.settings import SourceSettings
 
 _log = logging.getLogger("tailrace.capture")
 
 _POLL_SECONDS = 0.2
-# Making a slot takes milliseconds unless it has to wait; then the operator should know for what.
-_PATIENCE_SECONDS = 3.0
+# Creating a slot takes milliseconds unless it has to wait; then the operator should know what for.
+_QUIET_SECONDS = 3.0
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -49,12 +49,12 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
     lsn: Lsn
-    """Where the stream begins: the exported snapshot holds every transaction that commits below."""
+    """Where the stream starts. The exported snapshot holds all transactions that commit below it."""
     snapshot: str
-    """The exported snapshot's name; it lasts until the connection runs its next command."""
+    """The exported snapshot's name, valid until the connection runs its next command."""
 
 
-def identify(connection: PGconn, source: Source) -> SourceIdentity:
+def identify(connection: PGconn, source: SourceSettings) -> SourceIdentity:
     result = _command(connection, "IDENTIFY_SYSTEM")
     return SourceIdentity(
         system_id=_value(result, 0),
@@ -66,26 +66,27 @@ def identify(connection: PGconn, source: Source) -> SourceIdentity:
 
 
 def check_identity(connection: PGconn, now: SourceIdentity, then: SourceIdentity, end_lsn: Lsn) -> None:
-    """Refuse a source whose history is not the one the log was made from."""
-    hint = "point [source] at the database this log was made from, or [store] at a new, empty place"
+    """Raise WrongSource if the source's history is not the one that the log was captured from."""
+    hint = "point [source] at the database that this log was captured from, or [store] at an empty location"
     for field, meaning in (("system_id", "system id"), ("database", "database"), ("slot", "slot")):
         if getattr(now, field) != getattr(then, field):
             raise WrongSource(
-                f"the log was made from {meaning} {getattr(then, field)}, this source has {getattr(now, field)}", hint
+                f"the log was captured from {meaning} {getattr(then, field)}, this source has {getattr(now, field)}",
+                hint,
             )
     if now.timeline < then.timeline:
         raise WrongSource(
-            f"the log has followed the source to timeline {then.timeline}, this server is on {now.timeline}", hint
+            f"the log is on timeline {then.timeline}, but this server is on timeline {now.timeline}", hint
         )
     if now.timeline > then.timeline:
         switched = _switch_point(connection, now.timeline, then.timeline)
         if switched is None or end_lsn > switched:
             raise WrongSource(
-                f"timeline {now.timeline} left timeline {then.timeline} at {switched or 'an unknown place'}, "
+                f"timeline {now.timeline} branched off timeline {then.timeline} at {switched or 'an unknown LSN'}, "
                 f"but the log already holds changes up to {end_lsn} of timeline {then.timeline}",
                 "the new primary lost changes that the log has: start a new log, or restore the old primary",
             )
-        _log.info("the source was promoted to timeline %d at %s; the log goes on", now.timeline, switched)
+        _log.info("the source was promoted to timeline %d at %s; the log continues", now.timeline, switched)
 
 
 def _switch_point(connection: PGconn, timeline: int, left: int) -> Lsn | None:
@@ -98,7 +99,7 @@ def _switch_point(connection: PGconn, timeline: int, left: int) -> Lsn | None:
 
 
 def wal_sender_timeout_s(connection: PGconn) -> float | None:
-    """None when the server waits for ever."""
+    """The server's wal_sender_timeout in seconds; None if it is off."""
     result = connection.exec_(b"SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
     if result.status != ExecStatus.TUPLES_OK:
         raise classify(result)
@@ -120,38 +121,38 @@ def check(slot: Slot, identity: SourceIdentity) -> None:
         raise SourceRefused(
             f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database}, "
             f"not for pgoutput in {identity.database}",
-            "choose another [source] slot, or drop this one if nobody needs it",
+            "choose another [source] slot, or drop this one if it is not needed",
         )
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} has lost WAL that it still needed",
             f"changes are missing from the log after its end: drop it with SELECT pg_drop_replication_slot("
             f"'{slot.name}'), then run `tailrace capture --accept-gap`, which takes new snapshots; "
-            "raise max_slot_wal_keep_size so that it does not happen again",
+            "raise max_slot_wal_keep_size to prevent this",
         )
 
 
 def create(
     connection: PGconn, name: str, is_cancelled: Callable[[], bool], *, temporary: bool = False
 ) -> CreatedSlot | None:
-    """Make a slot and export the snapshot that belongs to it; the connection must rest until that is used.
+    """Create a slot and export its snapshot. Returns None if cancelled.
 
-    PostgreSQL waits here for transactions that are older, as long as the longest of them takes. None when cancelled.
+    The connection must stay idle until the snapshot is in use. PostgreSQL first waits for older transactions to end.
     """
     kind = sql.SQL("TEMPORARY ") if temporary else sql.SQL("")
     command = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL pgoutput EXPORT_SNAPSHOT")
     connection.send_query(command.format(sql.Identifier(name), kind).as_bytes())
     poll = select.poll()
     poll.register(connection.socket, select.POLLIN)
-    asked_at, is_told = time.monotonic(), False
+    started_at, is_logged = time.monotonic(), False
     while connection.is_busy():
         if is_cancelled():
             connection.get_cancel().cancel()
-        elif not is_told and time.monotonic() - asked_at > _PATIENCE_SECONDS:
-            _log.info("slot %s: waiting for transactions that are older to end", name)
-            is_told = True
+        elif not is_logged and time.monotonic() - started_at > _QUIET_SECONDS:
+            _log.info("slot %s: waiting for older transactions to end", name)
+            is_logged = True
         if poll.poll(_POLL_SECONDS * 1000):
-            with classified():
+            with source_errors():
                 connection.consume_input()
     result = connection.get_result()
     if is_cancelled():
@@ -159,15 +160,16 @@ def create(
     if result is None or result.status != ExecStatus.TUPLES_OK:
         raise classify(result or connection)
     while connection.get_result() is not None:
-        pass  # libpq takes the next command only after the last result, which is none
+        pass  # libpq accepts the next command only after the final empty result
     return CreatedSlot(Lsn.parse(_value(result, 1)), _value(result, 2))
 
 
-def ensure_publication(connection: Connection, source: Source) -> None:
-    """Create the publication when it is missing, over the tables that `tables` covers.
+def ensure_publication(connection: Connection, source: SourceSettings) -> None:
+    """Create the publication if it does not exist, with the tables that `source.tables` matches.
 
-    A table without a replica identity is left out: PostgreSQL would refuse every UPDATE and DELETE on it from then on.
-    From 18 on it does so, too, with the identity FULL and generated columns. So are Tailrace's own.
+    A table without a replica identity is left out, because PostgreSQL would reject every UPDATE and DELETE on it once
+    it is published. From 18 on, this also applies to replica identity FULL with generated columns. Tailrace's own
+    tables are left out too.
     """
     exists = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
     if connection.execute(exists, (source.publication,)).fetchone():
@@ -189,14 +191,14 @@ def ensure_publication(connection: Connection, source: Source) -> None:
         if not row[3]:
             _log.warning(
                 "%s.%s is not captured: it has no replica identity, or FULL with generated columns, and publishing it"
-                " would make its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that mends it",
+                " would make its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that fixes it",
                 row[0],
                 row[1],
             )
     if not chosen:
         raise SourceRefused(
             f"no table to capture: none matches {', '.join(source.tables)}",
-            "create the tables first, or mend [source] tables or TABLES; `tailrace check` shows what there is",
+            "create the tables first, or correct [source] tables or TABLES; `tailrace check` lists the tables",
         )
     form = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
     command = form.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen))
@@ -204,14 +206,15 @@ def ensure_publication(connection: Connection, source: Source) -> None:
         connection.execute(command)
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceRefused(
-            f"there is no publication {source.publication}, and the role may not make it: {error.diag.message_primary}",
-            f"is its name right? else have its owner make it: {command.as_string()}",
+            f"publication {source.publication} does not exist, and the role may not create it: "
+            f"{error.diag.message_primary}",
+            f"check its name, or have the owner of the tables create it: {command.as_string()}",
         ) from None
     _log.info("created publication %s for %d tables", source.publication, len(chosen))
 
 
-def clean_up(source: Source) -> None:
-    """Drop slot and publication, where they are there: nobody will go on from here."""
+def drop_slot_and_publication(source: SourceSettings) -> None:
+    """Drop slot and publication if they exist. Capture cannot continue after this."""
     with connect(source) as connection:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [source.slot]

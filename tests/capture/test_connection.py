@@ -1,4 +1,4 @@
-"""Connections: how we get in, what is pinned, and what a failure is taken for."""
+"""Connections: authentication, session settings, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from psycopg import pq
 from tests.fixtures.postgres import Database, running
 from tests.fixtures.tls import Tls, TlsProxy
 
+from tailrace.capture.slot import ensure_publication
+from tailrace.capture.source_connection import SESSION, classify, connect, connect_replication
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SlotLost, SourceError, SourceRefused, TailraceError
-from tailrace.settings import Secret, Source
-from tailrace.source.connection import SESSION, classify, connect, connect_replication
-from tailrace.source.slot import ensure_publication
+from tailrace.settings import Secret, SourceSettings
 
 PASSWORD = "pläntéd-'s3cret\\ "
 
 
 @pytest.fixture(scope="module", params=["scram-sha-256", "md5"])
 def guarded(request: pytest.FixtureRequest) -> Iterator[Postgres]:
-    """A server that asks for a password."""
+    """A server that requires a password."""
     with running(18, auth=request.param, password=PASSWORD) as server:
         yield server
 
 
 @pytest.fixture(params=[connect, connect_replication])
-def open_source(request: pytest.FixtureRequest) -> Callable[[Source], None]:
-    """Both ways in; each must be let in, and refused, alike."""
+def open_source(request: pytest.FixtureRequest) -> Callable[[SourceSettings], None]:
+    """Both kinds of connection, which must be accepted and rejected alike."""
 
-    def opened(source: Source) -> None:
+    def opened(source: SourceSettings) -> None:
         connection: Any = request.param(source)
         if isinstance(connection, psycopg.Connection):
             connection.close()
@@ -44,7 +44,7 @@ def open_source(request: pytest.FixtureRequest) -> Callable[[Source], None]:
     return opened
 
 
-def refusal(open_source: Callable[[Source], None], source: Source) -> TailraceError:
+def refusal(open_source: Callable[[SourceSettings], None], source: SourceSettings) -> TailraceError:
     with pytest.raises(TailraceError) as caught:
         open_source(source)
     error = caught.value
@@ -55,7 +55,7 @@ def refusal(open_source: Callable[[Source], None], source: Source) -> TailraceEr
     return error
 
 
-def test_the_session_is_pinned_against_every_other_setting(any_database: Database) -> None:
+def test_session_settings_override_all_others(any_database: Database) -> None:
     any_database.execute(f"""
         ALTER DATABASE {any_database.name} SET "DateStyle" = 'German, DMY';
         ALTER DATABASE {any_database.name} SET "IntervalStyle" = 'iso_8601';
@@ -70,7 +70,7 @@ def test_the_session_is_pinned_against_every_other_setting(any_database: Databas
     query = b"""SELECT (date '2001-02-03')::text, (interval '1 day 2 s')::text, (timestamptz '2001-02-03 00:00Z')::text,
                        (1::float8 / 3)::text, (bytea '\\x00')::text, current_setting('client_encoding')"""
     expected = ("2001-02-03", "1 day 00:00:02", "2001-02-03 00:00:00+00", "0.3333333333333333", "\\x00", "UTF8")
-    source = Source(url=any_database.url)
+    source = SourceSettings(url=any_database.url)
     with connect(source) as connection:
         assert connection.execute(query).fetchone() == expected
         assert connection.autocommit
@@ -84,8 +84,10 @@ def test_the_session_is_pinned_against_every_other_setting(any_database: Databas
     replication.finish()
 
 
-def test_what_the_url_says_is_kept_unless_pinned(database: Database) -> None:
-    source = Source(url=database.url + "?options=-c%20work_mem%3D7MB%20-c%20TimeZone%3DJapan&application_name=mine")
+def test_url_options_apply_unless_pinned(database: Database) -> None:
+    source = SourceSettings(
+        url=database.url + "?options=-c%20work_mem%3D7MB%20-c%20TimeZone%3DJapan&application_name=mine"
+    )
     with connect(source) as connection:
         row = connection.execute(
             "SELECT current_setting('work_mem'), current_setting('TimeZone'), current_setting('application_name')"
@@ -93,44 +95,44 @@ def test_what_the_url_says_is_kept_unless_pinned(database: Database) -> None:
         assert row == ("7MB", "UTC", "mine")
 
 
-def test_a_dead_peer_is_noticed(database: Database) -> None:
-    replication = connect_replication(Source(url=database.url))
+def test_keepalives_are_set(database: Database) -> None:
+    replication = connect_replication(SourceSettings(url=database.url))
     told = {option.keyword: option.val for option in replication.info}
     assert (told[b"keepalives"], told[b"keepalives_idle"], told[b"tcp_user_timeout"]) == (b"1", b"10", b"30000")
     assert told[b"connect_timeout"] == b"10"
     replication.finish()
 
 
-def test_a_silent_server_is_given_up() -> None:
+def test_connecting_to_a_silent_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        source = Source(url=f"postgresql://x@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=1")
+        source = SourceSettings(url=f"postgresql://x@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=1")
         with pytest.raises(SourceError) as caught:
             connect_replication(source)
         assert caught.value.retry
 
 
-def test_passwords(guarded: Postgres, open_source: Callable[[Source], None]) -> None:
-    open_source(Source(url=guarded.url, password=Secret(PASSWORD)))
-    wrong = refusal(open_source, Source(url=guarded.url, password=Secret(PASSWORD + "x")))
+def test_passwords(guarded: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
+    open_source(SourceSettings(url=guarded.url, password=Secret(PASSWORD)))
+    wrong = refusal(open_source, SourceSettings(url=guarded.url, password=Secret(PASSWORD + "x")))
     assert isinstance(wrong, SourceRefused)
     assert "password authentication failed" in str(wrong)
     assert "password" in wrong.hint
-    assert isinstance(refusal(open_source, Source(url=guarded.url)), SourceRefused)
+    assert isinstance(refusal(open_source, SourceSettings(url=guarded.url)), SourceRefused)
 
 
-def test_refusals_say_what_to_do(guarded: Postgres, open_source: Callable[[Source], None]) -> None:
+def test_rejections_have_a_hint(guarded: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
     password = Secret(PASSWORD)
-    unknown = refusal(open_source, Source(url=guarded.url_of("absent"), password=password))
+    unknown = refusal(open_source, SourceSettings(url=guarded.url_of("absent"), password=password))
     assert isinstance(unknown, SourceRefused)
     assert "source.url" in unknown.hint
-    plain = refusal(open_source, Source(url=guarded.url, password=password, sslmode="require"))
+    plain = refusal(open_source, SourceSettings(url=guarded.url, password=password, sslmode="require"))
     assert isinstance(plain, SourceRefused)
     assert "does not support SSL" in str(plain)
     hba = guarded.data / "pg_hba.conf"
     before = hba.read_text()
     hba.write_text("host postgres postgres 127.0.0.1/32 trust\n")
     guarded.conf()
-    closed = refusal(open_source, Source(url=guarded.url_of("template1"), password=password))
+    closed = refusal(open_source, SourceSettings(url=guarded.url_of("template1"), password=password))
     assert isinstance(closed, SourceRefused)
     assert "pg_hba.conf" in closed.hint
     hba.write_text(before)
@@ -141,7 +143,7 @@ def test_refusals_say_what_to_do(guarded: Postgres, open_source: Callable[[Sourc
 def test_tls_modes(guarded: Postgres, tls: Tls, mode: str) -> None:
     with TlsProxy(tls.context, guarded.port) as proxy:
         url = f"postgresql://postgres@localhost:{proxy.port}/postgres?hostaddr=127.0.0.1"
-        source = Source(url=url, password=Secret(PASSWORD), sslmode=mode, sslrootcert=tls.authority.file)
+        source = SourceSettings(url=url, password=Secret(PASSWORD), sslmode=mode, sslrootcert=tls.authority.file)
         with connect(source) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
             assert connection.pgconn.ssl_in_use == (mode != "disable")
@@ -151,14 +153,14 @@ def test_tls_modes(guarded: Postgres, tls: Tls, mode: str) -> None:
         replication.finish()
 
 
-def test_tls_is_refused_where_it_proves_nothing(
-    postgres: Postgres, tls: Tls, open_source: Callable[[Source], None]
+def test_tls_verification_failures_have_a_hint(
+    postgres: Postgres, tls: Tls, open_source: Callable[[SourceSettings], None]
 ) -> None:
     with TlsProxy(tls.context, postgres.port) as proxy:
 
-        def source(host: str, mode: str, authority: object) -> Source:
+        def source(host: str, mode: str, authority: object) -> SourceSettings:
             url = f"postgresql://postgres@{host}:{proxy.port}/postgres?hostaddr=127.0.0.1"
-            return Source(url=url, sslmode=mode, sslrootcert=authority)  # type: ignore[arg-type]
+            return SourceSettings(url=url, sslmode=mode, sslrootcert=authority)  # type: ignore[arg-type]
 
         other_name = refusal(open_source, source("db.example", "verify-full", tls.authority.file))
         assert isinstance(other_name, SourceRefused)
@@ -173,20 +175,20 @@ def test_tls_is_refused_where_it_proves_nothing(
             assert "source.sslrootcert" in absent.hint
 
 
-def test_a_server_that_is_away_is_worth_a_retry(open_source: Callable[[Source], None]) -> None:
+def test_an_unreachable_server_is_retried(open_source: Callable[[SourceSettings], None]) -> None:
     with running() as server:
-        source = Source(url=server.url)
+        source = SourceSettings(url=server.url)
         with connect(source) as connection:
             server.stop("fast")
             with pytest.raises(psycopg.Error) as caught:
                 connection.execute("SELECT 1")
             assert isinstance(classify(caught.value), SourceError)
         assert isinstance(refusal(open_source, source), SourceError)
-    assert isinstance(refusal(open_source, Source(url="postgresql://x@absent.invalid/x")), SourceError)
+    assert isinstance(refusal(open_source, SourceSettings(url="postgresql://x@absent.invalid/x")), SourceError)
 
 
-def test_a_broken_stream_is_worth_a_retry(database: Database) -> None:
-    source = Source(url=database.url)
+def test_a_broken_stream_is_retried(database: Database) -> None:
+    source = SourceSettings(url=database.url)
     replication = connect_replication(source)
     database.execute(f"SELECT pg_terminate_backend({replication.backend_pid})")
     killed = classify(replication.exec_(b"IDENTIFY_SYSTEM"))
@@ -197,9 +199,9 @@ def test_a_broken_stream_is_worth_a_retry(database: Database) -> None:
     replication.finish()
 
 
-def test_limits_are_worth_a_retry(database: Database) -> None:
+def test_exceeded_limits_are_retried(database: Database) -> None:
     database.execute(f"CREATE ROLE busy_{database.name} LOGIN CONNECTION LIMIT 0")
-    source = Source(url=database.server.url_of(database.name, f"busy_{database.name}"))
+    source = SourceSettings(url=database.server.url_of(database.name, f"busy_{database.name}"))
     with pytest.raises(SourceError, match="too many connections"):
         connect(source)
     database.execute(f"DROP ROLE busy_{database.name}")
@@ -211,10 +213,10 @@ def start(replication: pq.abc.PGconn, slot: str, publication: str = "p") -> Tail
     return None if result.status == pq.ExecStatus.COPY_BOTH else classify(result)
 
 
-def test_slots(any_database: Database) -> None:
+def test_slot_errors_are_classified(any_database: Database) -> None:
     name = any_database.name
     any_database.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
-    source = Source(url=any_database.url)
+    source = SourceSettings(url=any_database.url)
     first, second = connect_replication(source), connect_replication(source)
     assert isinstance(start(second, "absent"), SlotLost)
     assert start(first, name) is None
@@ -225,10 +227,10 @@ def test_slots(any_database: Database) -> None:
     second.finish()
 
 
-def test_a_role_without_rights_is_sent_to_check(database: Database) -> None:
+def test_missing_privileges_hint_at_check(database: Database) -> None:
     role = f"plain_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN; CREATE TABLE t ()")
-    source = Source(url=database.server.url_of(database.name, role))
+    source = SourceSettings(url=database.server.url_of(database.name, role))
     with pytest.raises(SourceRefused, match=r"permission denied|must be") as caught:
         connect_replication(source)
     assert "tailrace check" in caught.value.hint
@@ -238,7 +240,7 @@ def test_a_role_without_rights_is_sent_to_check(database: Database) -> None:
     database.execute("CREATE TABLE keyed (id int PRIMARY KEY)")
     with (
         connect(source) as connection,
-        pytest.raises(SourceRefused, match="there is no publication tailrace") as caught,
+        pytest.raises(SourceRefused, match="publication tailrace does not exist") as caught,
     ):
         ensure_publication(connection, source)
     assert 'CREATE PUBLICATION "tailrace" FOR TABLE "public"."keyed"' in caught.value.hint
@@ -246,7 +248,7 @@ def test_a_role_without_rights_is_sent_to_check(database: Database) -> None:
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_a_slot_that_lost_its_wal_is_told_apart(version: int) -> None:
+def test_a_slot_without_its_wal_is_lost(version: int) -> None:
     with running(version, max_slot_wal_keep_size="1MB", min_wal_size="32MB", wal_keep_size=0) as server:
         with server.connect() as connection:
             connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
@@ -257,7 +259,7 @@ def test_a_slot_that_lost_its_wal_is_told_apart(version: int) -> None:
             connection.execute("CHECKPOINT")
             row = connection.execute("SELECT wal_status FROM pg_replication_slots").fetchone()
             assert row == ("lost",)
-        replication = connect_replication(Source(url=server.url))
+        replication = connect_replication(SourceSettings(url=server.url))
         lost = start(replication, "s")
         assert isinstance(lost, SlotLost)
         assert "snapshots" in lost.hint
@@ -266,7 +268,7 @@ def test_a_slot_that_lost_its_wal_is_told_apart(version: int) -> None:
         with server.connect() as connection:
             connection.execute("SELECT pg_drop_replication_slot('s')")
         server.restart()
-        replication = connect_replication(Source(url=server.url))
+        replication = connect_replication(SourceSettings(url=server.url))
         refused = classify(replication.exec_(b"CREATE_REPLICATION_SLOT s LOGICAL pgoutput"))
         assert isinstance(refused, SourceRefused)
         assert "wal_level" in refused.hint

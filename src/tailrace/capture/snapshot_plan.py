@@ -1,6 +1,6 @@
-"""What a snapshot copies: each table as pgoutput would describe it, cut into parts that workers take one by one.
+"""Plans a snapshot: each table as pgoutput would describe it, split into parts that workers copy one by one.
 
-Read inside a transaction that holds the snapshot, so that definitions are those at its LSN.
+The plan is read in a transaction that uses the snapshot, so that definitions are those at its LSN.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from tailrace.capture import catalog
+from tailrace.capture.catalog import PublishedTable
+from tailrace.capture.source_error import source_errors
 from tailrace.change import Relation
-from tailrace.source import catalog
-from tailrace.source.catalog import PublishedTable
-from tailrace.source.failure import classified
 
 Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """Where rows lie: the table itself, or one partition of it."""
+    """The storage of rows: the table itself, or one partition of it."""
 
     oid: int
     schema: str
@@ -31,19 +31,19 @@ class Heap:
     pages: int
     page_bytes: int
     rows_per_page: float
-    """By the last ANALYZE; where there was none, a guess."""
+    """From the last ANALYZE; an estimate if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one table that one worker copies at a time: those of some pages of one heap."""
+class TablePart:
+    """Rows of one table that a worker copies at a time: those in a range of pages of one heap."""
 
     relation: Relation
     heap: Heap
     row_filter: str | None
     first_page: int
     end_page: int | None
-    """None for the last part: pages may have been added since they were counted."""
+    """None for the last part, because pages may have been added since they were counted."""
 
     @property
     def where(self) -> sql.Composable:
@@ -58,7 +58,7 @@ class Part:
 
     @property
     def select(self) -> sql.Composed:
-        """Columns by name: a partition may have them in another order than its root."""
+        """The query. It names the columns, because a partition may have them in another order than its root."""
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.relation.columns)
         heap = sql.Identifier(self.heap.schema, self.heap.name)
         return sql.SQL("SELECT {} FROM ONLY {}{}").format(columns, heap, self.where)
@@ -67,11 +67,11 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     relation: Relation
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     estimated_rows: int
 
 
-# Changes of foreign and unlogged partitions never come through the stream, so their rows are no part of the table here.
+# The stream never has changes of foreign and unlogged partitions, so the snapshot leaves out their rows too.
 _HEAPS: Final = """
 SELECT root.oid, leaf.oid, n.nspname, leaf.relname,
        pg_catalog.pg_relation_size(leaf.oid) / pg_catalog.current_setting('block_size')::int,
@@ -87,15 +87,17 @@ ORDER BY leaf.oid
 """
 
 
-def published(connection: Connection, publication: str, oids: Collection[int] | None = None) -> list[PublishedTable]:
-    return [table for table in catalog.published(connection, publication) if oids is None or table.oid in oids]
+def select_tables(
+    connection: Connection, publication: str, oids: Collection[int] | None = None
+) -> list[PublishedTable]:
+    return [table for table in catalog.published_tables(connection, publication) if oids is None or table.oid in oids]
 
 
 def plan(connection: Connection, tables: Collection[PublishedTable], part_bytes: int) -> list[TablePlan]:
-    """The smallest first: the more tables are finished, the less an interruption costs."""
+    """Plan the copies, smallest table first: the more tables are finished, the less an interruption costs."""
     relations = catalog.describe(connection, [t.oid for t in tables], {t.oid: t.columns for t in tables})
     heaps: defaultdict[int, list[Heap]] = defaultdict(list)
-    with classified():
+    with source_errors():
         for root, *heap in connection.execute(_HEAPS, [[t.oid for t in tables]]):
             heaps[root].append(Heap(*heap))
         plans = []
@@ -108,9 +110,9 @@ def plan(connection: Connection, tables: Collection[PublishedTable], part_bytes:
     return plans
 
 
-def _parts(relation: Relation, heap: Heap, row_filter: str | None, part_bytes: int) -> list[Part]:
+def _parts(relation: Relation, heap: Heap, row_filter: str | None, part_bytes: int) -> list[TablePart]:
     step = max(part_bytes // heap.page_bytes, 1)
-    # A last part of less than half the size goes with the one before it.
+    # A last part of less than half the size is merged into the one before it.
     bounds = list(range(0, max(heap.pages - step // 2, 1), step))
     ends: list[int | None] = [*bounds[1:], None]
-    return [Part(relation, heap, row_filter, first, end) for first, end in zip(bounds, ends, strict=True)]
+    return [TablePart(relation, heap, row_filter, first, end) for first, end in zip(bounds, ends, strict=True)]

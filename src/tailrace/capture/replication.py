@@ -1,4 +1,4 @@
-"""The replication connection: START_REPLICATION, frames in, standby status out. Knows nothing of what frames mean."""
+"""The replication connection: START_REPLICATION, frames in, standby status out. It does not interpret frames."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from psycopg import sql
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from tailrace.capture.source_connection import classify
+from tailrace.capture.source_error import PUBLICATION_MISSED
 from tailrace.change import Lsn
 from tailrace.errors import SourceError, SourceRefused
 from tailrace.pgoutput.framing import Frames
-from tailrace.source.connection import classify
-from tailrace.source.failure import PUBLICATION_MISSED
 
 _KEEPALIVE = ord("k")
 _EPOCH_SHIFT_S = 946_684_800
-# Enough to make the vectorised work cheap a row, little enough to stay in the processor's cache.
+# Enough to make vectorised work cheap per row, small enough for the processor's cache.
 _BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class StreamBatch:
+    """What arrived from the server."""
+
     frames: Frames | None
     wal_end: Lsn | None
-    """Everything below was sent before: the newest keepalive's word, if it came after all the frames."""
+    """The server has sent everything below, as the last keepalive says; None if frames followed it."""
     wants_reply: bool
-    """The server asked for one, before or after frames."""
+    """Whether the server requested a reply."""
     keepalives: int
 
 
 class ReplicationStream:
-    """One START_REPLICATION on one connection."""
+    """One replication stream on one connection."""
 
     def __init__(self, connection: PGconn, slot: str, publication: str, start: Lsn) -> None:
         self._connection = connection
@@ -47,7 +49,7 @@ class ReplicationStream:
         ).format(
             sql.Identifier(slot),
             sql.SQL(str(start)),
-            # A list of identifiers inside a literal: both ways of quoting apply.
+            # A list of identifiers in a literal, so both kinds of quoting apply.
             sql.Literal(sql.Identifier(publication).as_string()),
         )
         result = connection.exec_(command.as_bytes())
@@ -59,7 +61,10 @@ class ReplicationStream:
         self._poll.register(connection.socket, select.POLLIN)
 
     def wait(self, wake: int, seconds: float, *, reading: bool = True) -> None:
-        """Until the server sent something, `wake` is readable, or time is up. `reading=False`: let the server wait."""
+        """Wait until the server sends something, `wake` is readable, or time is up.
+
+        `reading=False` ignores the server, so that it waits.
+        """
         self._poll.modify(self._connection.socket, select.POLLIN if reading else 0)
         self._poll.register(wake, select.POLLIN)
         events = dict(self._poll.poll(max(seconds, 0) * 1000))
@@ -69,8 +74,8 @@ class ReplicationStream:
             except psycopg.Error as error:
                 raise classify(error) from error
 
-    def receive(self) -> Received:
-        """What has arrived, up to a batch; nothing when nothing is there."""
+    def receive(self) -> StreamBatch:
+        """Return what has arrived, up to a batch, without waiting."""
         get = self._connection.get_copy_data
         frames: list[memoryview] = []
         size = 0
@@ -96,7 +101,7 @@ class ReplicationStream:
             raise self._missed
         if frames or wal_end is not None:
             self.received_at = time.monotonic()
-        return Received(Frames.of(frames) if frames else None, wal_end, wants_reply, keepalives)
+        return StreamBatch(Frames.of(frames) if frames else None, wal_end, wants_reply, keepalives)
 
     def send_status(self, written: Lsn, durable: Lsn, *, wants_reply: bool = False) -> None:
         now = int((time.time() - _EPOCH_SHIFT_S) * 1_000_000)
@@ -108,7 +113,7 @@ class ReplicationStream:
             raise classify(error) from error
 
     def close(self, seconds: float = 5.0) -> None:
-        """End the stream so that the slot is free when this returns; what still arrives is not for us."""
+        """End the stream, and discard what still arrives. The slot is free on return."""
         try:
             self._connection.put_copy_end()
             deadline = time.monotonic() + seconds
@@ -124,18 +129,18 @@ class ReplicationStream:
                     self._poll.poll(100)
                     self._connection.consume_input()
         except psycopg.Error:
-            pass  # the server went first: the stream is over all the same
+            pass  # the server closed the connection first, which ends the stream too
         finally:
             self._connection.finish()
 
     def _notice(self, notice: PGresult) -> None:
-        """Where older servers fail, PostgreSQL 18 only warns that the publication is missing, and sends no change."""
-        said = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
-        if notice.error_field(DiagnosticField.SQLSTATE) == b"55000" and self._publication.encode() in said:
-            self._missed = SourceRefused(said.decode(errors="replace"), PUBLICATION_MISSED)
+        """Detect a missing publication: PostgreSQL 18 only warns about it and sends no changes; older servers fail."""
+        message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
+        if notice.error_field(DiagnosticField.SQLSTATE) == b"55000" and self._publication.encode() in message:
+            self._missed = SourceRefused(message.decode(errors="replace"), PUBLICATION_MISSED)
 
     def _ended(self) -> Exception:
         result = self._connection.get_result()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             return classify(result)
-        return SourceError("the server ended the replication stream", "it is connected again")
+        return SourceError("the server ended the replication stream", "reconnecting automatically")

@@ -1,4 +1,4 @@
-"""Each finding is provoked on a real server; then its SQL is run as printed, and the finding is gone."""
+"""Each finding is provoked on a real server; then its SQL is run as printed, and the finding disappears."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import psycopg
 import pytest
 from tests.fixtures.postgres import Database, drop_database, make_database, running
 
+from tailrace.capture.check import Finding, Severity, can_capture, inspect
+from tailrace.capture.slot import ensure_publication
+from tailrace.capture.source_connection import connect, connect_replication
 from tailrace.embedded.postgres import Postgres
-from tailrace.settings import Source
-from tailrace.source.check import Finding, Severity, can_capture, inspect
-from tailrace.source.connection import connect, connect_replication
-from tailrace.source.slot import ensure_publication
+from tailrace.settings import SourceSettings
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 class Subject:
-    """A database, and what `check` says of it."""
+    """A database and the findings about it."""
 
-    def __init__(self, database: Database, source: Source) -> None:
+    def __init__(self, database: Database, source: SourceSettings) -> None:
         self.database = database
         self.source = source
 
@@ -30,7 +30,7 @@ class Subject:
         return [
             finding
             for finding in inspect(self.source)
-            if (finding.severity, finding.subject) == (severity, subject) and re.search(words, finding.what)
+            if (finding.severity, finding.subject) == (severity, subject) and re.search(words, finding.message)
         ]
 
     def has(self, severity: Severity, subject: str, words: str = "") -> Finding:
@@ -39,21 +39,21 @@ class Subject:
         assert can_capture(found) == (severity is not ERROR)
         return found[0]
 
-    def is_mended(self, severity: Severity, subject: str, words: str = "") -> None:
-        """Run what it prints, as an administrator would paste it, and look again."""
+    def is_fixed(self, severity: Severity, subject: str, words: str = "") -> None:
+        """Run the printed SQL, as an administrator would, and check again."""
         finding = self.has(severity, subject, words)
-        assert finding.mend, finding
+        assert finding.fix, finding
         with self.database.connect() as connection:
-            for line in finding.mend.splitlines():
+            for line in finding.fix.splitlines():
                 connection.execute(line.encode())
-        if "restart the server" in finding.mend:
+        if "restart the server" in finding.fix:
             self.database.server.restart()
         assert not self.find(severity, subject, words)
 
 
-def a_source(database: Database, role: str = "postgres") -> Source:
-    # Slots and their names are the server's, not the database's.
-    return Source(url=database.server.url_of(database.name, role), slot=database.name)
+def a_source(database: Database, role: str = "postgres") -> SourceSettings:
+    # Slot names are unique per server, not per database.
+    return SourceSettings(url=database.server.url_of(database.name, role), slot=database.name)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def subject(any_database: Database) -> Subject:
 
 @pytest.fixture(scope="module", params=[18, 16])
 def own_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
-    """One whose settings a test may change."""
+    """A server whose settings a test may change."""
     with running(request.param) as server:
         yield server
 
@@ -89,7 +89,7 @@ def set_system(subject: Subject, name: str, value: str) -> None:
     subject.database.server.restart()
 
 
-def test_a_source_in_order_has_nothing_to_mend(subject: Subject) -> None:
+def test_a_correct_source_needs_no_fix(subject: Subject) -> None:
     subject.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR TABLE t")
     subject.database.execute(f"SELECT pg_create_logical_replication_slot('{subject.source.slot}', 'pgoutput')")
     findings = inspect(subject.source)
@@ -108,30 +108,30 @@ def test_a_source_in_order_has_nothing_to_mend(subject: Subject) -> None:
 )
 def test_settings_of_the_server(own: Subject, setting: str, value: str, severity: Severity) -> None:
     set_system(own, setting, value)
-    own.is_mended(severity, setting)
+    own.is_fixed(severity, setting)
 
 
 def test_an_idle_timeout_loses_slots_since_18(own: Subject) -> None:
     if own.database.server.version < 18:
         pytest.skip("came with 18")
     set_system(own, "idle_replication_slot_timeout", "'1h'")
-    own.is_mended(WARNING, "idle_replication_slot_timeout")
+    own.is_fixed(WARNING, "idle_replication_slot_timeout")
 
 
-def test_slots_and_senders_left(own: Subject) -> None:
+def test_too_few_slots_and_senders_are_reported(own: Subject) -> None:
     set_system(own, "max_replication_slots", "1")
     own.has(WARNING, "max_replication_slots", "snapshot on demand")
     own.database.execute("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
-    own.is_mended(ERROR, "max_replication_slots", "0 left: capture needs one")
+    own.is_fixed(ERROR, "max_replication_slots", "0 left: capture needs one")
     own.database.execute("SELECT pg_drop_replication_slot('other')")
     set_system(own, "max_wal_senders", "1")
     own.has(WARNING, "max_wal_senders")
     set_system(own, "max_wal_senders", "0")
     own.has(ERROR, "replication connection", "max_wal_senders")
-    own.is_mended(ERROR, "max_wal_senders")
+    own.is_fixed(ERROR, "max_wal_senders")
 
 
-def test_a_least_privilege_role_gets_what_it_needs_and_no_more(subject: Subject) -> None:
+def test_fixes_grant_a_role_only_what_it_needs(subject: Subject) -> None:
     database, role = subject.database, f"Reader {subject.database.name}"
     database.execute(f"""
         CREATE ROLE "{role}" LOGIN;
@@ -142,44 +142,44 @@ def test_a_least_privilege_role_gets_what_it_needs_and_no_more(subject: Subject)
     """)
     reader = Subject(database, replace(a_source(database, role), tables=('"Shop".*',)))
     assert not can_capture(inspect(reader.source))
-    reader.is_mended(ERROR, f"role {role}", "REPLICATION")
-    reader.is_mended(ERROR, "schema Shop", "closed")
-    reader.is_mended(ERROR, "schema Shop", "may not read")
-    reader.is_mended(ERROR, f"role {role}", "row security")
-    reader.is_mended(ERROR, "publication tailrace", "does not own")
+    reader.is_fixed(ERROR, f"role {role}", "REPLICATION")
+    reader.is_fixed(ERROR, "schema Shop", "not accessible")
+    reader.is_fixed(ERROR, "schema Shop", "may not read")
+    reader.is_fixed(ERROR, f"role {role}", "row security")
+    reader.is_fixed(ERROR, "publication tailrace", "does not own")
     assert can_capture(inspect(reader.source))
     database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
 
 
-def test_an_owner_can_make_the_publication_once_it_may_create(subject: Subject) -> None:
+def test_an_owner_with_create_privilege_can_create_the_publication(subject: Subject) -> None:
     database, role = subject.database, f"owner_{subject.database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE TABLE t (id int PRIMARY KEY)")
     database.execute(f"ALTER TABLE t OWNER TO {role}")
     owner = Subject(database, a_source(database, role))
     owner.has(ERROR, "publication tailrace", f"may not CREATE in database {database.name}")
     database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}")
-    owner.has(NOTE, "publication tailrace", "capture makes it")
+    owner.has(NOTE, "publication tailrace", "capture creates it")
     with psycopg.connect(owner.source.url, autocommit=True) as connection:
-        connection.execute(owner.has(NOTE, "publication tailrace").mend.encode())
+        connection.execute(owner.has(NOTE, "publication tailrace").fix.encode())
     assert not owner.find(NOTE, "publication tailrace")
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_missing_slot_is_made_by_capture(subject: Subject) -> None:
-    subject.is_mended(NOTE, f"slot {subject.source.slot}", "capture makes it")
+def test_a_missing_slot_is_only_a_note(subject: Subject) -> None:
+    subject.is_fixed(NOTE, f"slot {subject.source.slot}", "capture creates it")
 
 
 def test_a_slot_of_another_kind(subject: Subject) -> None:
     name = subject.source.slot
     subject.database.execute(f"SELECT pg_create_physical_replication_slot('{name}')")
-    subject.is_mended(ERROR, f"slot {name}", "physical")
+    subject.is_fixed(ERROR, f"slot {name}", "physical")
 
 
 def test_a_slot_of_another_database(subject: Subject) -> None:
     name = subject.source.slot
     with subject.database.server.connect() as connection:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-    assert subject.has(ERROR, f"slot {name}", "is of database postgres").mend
+    assert subject.has(ERROR, f"slot {name}", "belongs to database postgres").fix
     with subject.database.server.connect() as connection:
         connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
 
@@ -194,16 +194,16 @@ def test_a_slot_in_use(subject: Subject) -> None:
     subject.has(NOTE, f"slot {name}", "by a capture .*application tailrace, from 127.0.0.1")
     ours.finish()
     theirs = connect_replication(replace(subject.source, url=subject.source.url + "?application_name=rival"))
-    while theirs.exec_(start).error_message:  # until the server has noticed that we are gone
+    while theirs.exec_(start).error_message:  # until the server notices the disconnect
         pass
-    subject.is_mended(ERROR, f"slot {name}", "application rival")
+    subject.is_fixed(ERROR, f"slot {name}", "application rival")
     theirs.finish()
 
 
 def test_a_slot_with_two_phase(subject: Subject) -> None:
     name = subject.source.slot
     subject.database.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput', false, true)")
-    subject.is_mended(WARNING, f"slot {name}", "two_phase")
+    subject.is_fixed(WARNING, f"slot {name}", "two_phase")
 
 
 def test_a_slot_that_loses_its_wal(own: Subject) -> None:
@@ -216,14 +216,14 @@ def test_a_slot_that_loses_its_wal(own: Subject) -> None:
             connection.execute("SELECT pg_switch_wal()")
         own.has(WARNING, f"slot {name}", "about to lose")
         connection.execute("CHECKPOINT")
-    own.is_mended(ERROR, f"slot {name}", "has lost WAL")
+    own.is_fixed(ERROR, f"slot {name}", "has lost WAL")
 
 
 def test_operations_that_are_not_published(subject: Subject) -> None:
     subject.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR TABLE t WITH (publish = 'insert, update')"
     )
-    subject.is_mended(WARNING, "publication tailrace", "does not carry delete, truncate")
+    subject.is_fixed(WARNING, "publication tailrace", "does not publish delete, truncate")
 
 
 def test_tables_that_are_not_published(subject: Subject) -> None:
@@ -233,27 +233,27 @@ def test_tables_that_are_not_published(subject: Subject) -> None:
         CREATE TABLE empty_root (id int PRIMARY KEY) PARTITION BY LIST (id);
         CREATE PUBLICATION tailrace FOR TABLE t, other.x, empty_root
     """)
-    subject.has(WARNING, "publication tailrace", r"lacks tables that source.tables covers: public\.T$")
-    subject.is_mended(WARNING, "publication tailrace", "lacks tables")
-    subject.has(NOTE, "publication tailrace", "beyond source.tables, which are captured too: other.x")
+    subject.has(WARNING, "publication tailrace", r"lacks tables that source.tables matches: public\.T$")
+    subject.is_fixed(WARNING, "publication tailrace", "lacks tables")
+    subject.has(NOTE, "publication tailrace", "source.tables does not match, which are captured too: other.x")
 
 
-def test_a_publication_of_nothing(subject: Subject) -> None:
-    subject.has(ERROR, "publication tailrace", "no table that it could carry")
+def test_an_empty_publication(subject: Subject) -> None:
+    subject.has(ERROR, "publication tailrace", "no table that it could publish")
     subject.database.execute("CREATE PUBLICATION tailrace")
-    subject.has(WARNING, "publication tailrace", "carries no table")
+    subject.has(WARNING, "publication tailrace", "has no tables")
     subject.database.execute("DROP PUBLICATION tailrace; CREATE PUBLICATION tailrace FOR ALL TABLES")
     subject.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     assert not subject.find(WARNING, "publication tailrace")
 
 
-def test_nothing_is_said_of_tailraces_own_tables(subject: Subject) -> None:
+def test_tailraces_own_tables_have_no_findings(subject: Subject) -> None:
     database = subject.database
     database.execute("CREATE TABLE keyless (a int); COMMENT ON TABLE keyless IS 'Tailrace: it is its own'")
-    subject.has(ERROR, "publication tailrace", "no table that it could carry")
+    subject.has(ERROR, "publication tailrace", "no table that it could publish")
     database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
-    subject.has(WARNING, "publication tailrace", "carries no table")
-    assert not [f for f in inspect(subject.source) if "keyless" in f.subject + f.what]
+    subject.has(WARNING, "publication tailrace", "has no tables")
+    assert not [f for f in inspect(subject.source) if "keyless" in f.subject + f.message]
     database.execute("COMMENT ON TABLE keyless IS 'Not Tailrace: somebody''s'")
     subject.has(ERROR, "table public.keyless")
 
@@ -271,7 +271,7 @@ def test_a_table_without_identity(subject: Subject) -> None:
     """)
     tables = ("keyless", "has_unique", "deferred", "says_nothing", "lost_index")
     for table in tables:
-        subject.has(WARNING, f"table public.{table}", "capture leaves it out")
+        subject.has(WARNING, f"table public.{table}", "it is not captured")
         database.execute(f"INSERT INTO {table} (a) VALUES (1)")
     database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish = 'insert')")
     for table in tables:
@@ -281,7 +281,7 @@ def test_a_table_without_identity(subject: Subject) -> None:
     for table in tables:
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
             database.execute(f"UPDATE {table} SET a = a")
-        subject.is_mended(ERROR, f"table public.{table}", "UPDATE and DELETE on it fail at the source")
+        subject.is_fixed(ERROR, f"table public.{table}", "UPDATE and DELETE on it fail at the source")
         database.execute(f"UPDATE {table} SET a = a")
     identities = dict(database.rows("SELECT relname, relreplident::text FROM pg_class WHERE relkind = 'r'"))
     assert [identities[table] for table in tables] == ["f", "i", "f", "d", "f"]
@@ -294,17 +294,17 @@ def test_partitions(subject: Subject) -> None:
         CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
         INSERT INTO parts VALUES (1);
     """)
-    subject.has(WARNING, "table public.parts", "capture leaves it out")
+    subject.has(WARNING, "table public.parts", "it is not captured")
     subject.database.execute("CREATE PUBLICATION tailrace FOR TABLE parts")
-    subject.is_mended(ERROR, "table public.part1", "fail at the source")
+    subject.is_fixed(ERROR, "table public.part1", "fail at the source")
     subject.database.execute("UPDATE parts SET a = 2")
     assert not subject.find(ERROR, "table public.parts")
-    subject.is_mended(NOTE, "publication tailrace", "carries partitions under their own names")
-    subject.is_mended(ERROR, "table public.parts", "fail at the source")
+    subject.is_fixed(NOTE, "publication tailrace", "publishes partitions under their own names")
+    subject.is_fixed(ERROR, "table public.parts", "fail at the source")
     assert not subject.find(WARNING, "publication tailrace")
 
 
-def test_what_is_left_out(subject: Subject) -> None:
+def test_unlogged_foreign_and_materialised_are_reported(subject: Subject) -> None:
     subject.database.execute("""
         CREATE UNLOGGED TABLE scratch (a int PRIMARY KEY);
         CREATE MATERIALIZED VIEW seen AS SELECT 1 AS a;
@@ -313,7 +313,7 @@ def test_what_is_left_out(subject: Subject) -> None:
         CREATE SEQUENCE numbers;
         SELECT lo_create(0);
     """)
-    subject.is_mended(WARNING, "table public.scratch", "unlogged")
+    subject.is_fixed(WARNING, "table public.scratch", "unlogged")
     subject.has(NOTE, "table public.seen", "materialised view")
     subject.has(NOTE, "table public.far", "foreign table")
     subject.has(NOTE, "sequences", r"not captured \(1 here\)")
@@ -328,13 +328,13 @@ def test_generated_columns(subject: Subject) -> None:
     if subject.database.server.version < 18:
         subject.has(NOTE, "table public.t", "column twice is generated: PostgreSQL 16 does not send it")
         return
-    subject.is_mended(NOTE, "table public.t", "column twice is generated, and the publication does not send it")
+    subject.is_fixed(NOTE, "table public.t", "column twice is generated, and the publication does not send it")
     subject.database.execute("ALTER TABLE t ADD thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL")
-    subject.has(NOTE, "table public.t", "thrice is generated when it is read")
+    subject.has(NOTE, "table public.t", "thrice is a virtual generated column")
 
 
 def test_generated_columns_with_the_identity_full(subject: Subject) -> None:
-    """From 18 on PostgreSQL refuses UPDATEs of such a table, once it is published: it must not be by us."""
+    """Since 18, PostgreSQL rejects UPDATEs of such a table once it is published, so capture must not publish it."""
     database = subject.database
     database.execute("""
         CREATE TABLE plain (id int PRIMARY KEY);
@@ -343,7 +343,7 @@ def test_generated_columns_with_the_identity_full(subject: Subject) -> None:
     """)
     is_refused = database.server.version >= 18
     if is_refused:
-        subject.has(WARNING, "table public.t", "capture leaves it out")
+        subject.has(WARNING, "table public.t", "it is not captured")
     with connect(subject.source) as connection:
         ensure_publication(connection, subject.source)
     database.execute("UPDATE t SET id = 2")
@@ -351,7 +351,7 @@ def test_generated_columns_with_the_identity_full(subject: Subject) -> None:
     assert published == [("plain",)] if is_refused else [("plain",), ("t",)]
     if is_refused:
         database.execute("ALTER PUBLICATION tailrace ADD TABLE t")
-        subject.is_mended(ERROR, "table public.t", "UPDATE and DELETE on it fail")
+        subject.is_fixed(ERROR, "table public.t", "UPDATE and DELETE on it fail")
         database.execute("UPDATE t SET id = 3")
 
 
@@ -365,7 +365,7 @@ def test_column_lists_and_row_filters(subject: Subject) -> None:
     subject.has(NOTE, "table public.t", r"row filter, \(id > 5\): an UPDATE across it arrives as INSERT or DELETE")
     with pytest.raises(psycopg.errors.InvalidColumnReference):
         subject.database.execute("UPDATE u SET a = 3")
-    subject.is_mended(ERROR, "table public.u", "does not cover its replica identity")
+    subject.is_fixed(ERROR, "table public.u", "does not cover its replica identity")
     subject.database.execute("UPDATE u SET a = 3")
     subject.has(NOTE, "table public.u", r"row filter, \(id < 9\)")
 
@@ -377,7 +377,7 @@ def test_sql_ascii(postgres: Postgres) -> None:
     drop_database(database)
 
 
-def test_the_gravest_comes_first(subject: Subject) -> None:
+def test_the_most_severe_comes_first(subject: Subject) -> None:
     subject.database.execute("CREATE TABLE t (a int); CREATE PUBLICATION tailrace FOR TABLE t")
     subject.database.execute("CREATE UNLOGGED TABLE u ()")
     severities = [finding.severity for finding in inspect(subject.source)]
@@ -385,11 +385,11 @@ def test_the_gravest_comes_first(subject: Subject) -> None:
     assert set(severities) == {ERROR, WARNING, NOTE}
 
 
-def test_names_are_quoted_in_what_is_to_be_pasted(subject: Subject) -> None:
+def test_names_are_quoted_in_fixes(subject: Subject) -> None:
     evil = 'a"; DROP TABLE innocent; --'
     quoted = '"' + evil.replace('"', '""') + '"'
     subject.database.execute(f"CREATE TABLE innocent (id int PRIMARY KEY); CREATE TABLE {quoted} (a int)")
-    subject.is_mended(WARNING, f"table public.{evil}", "capture leaves it out")
+    subject.is_fixed(WARNING, f"table public.{evil}", "it is not captured")
     subject.source = replace(subject.source, publication=evil)
-    subject.is_mended(NOTE, f"publication {evil}", "capture makes it")
+    subject.is_fixed(NOTE, f"publication {evil}", "capture creates it")
     assert subject.database.rows("SELECT count(*) FROM innocent") == [(0,)]
