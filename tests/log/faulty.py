@@ -1,4 +1,4 @@
-"""A store that breaks off: every operation that changes something counts, and the process dies at a given one."""
+"""A store that simulates a crash of the process at a given write or delete."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tailrace.store import ObjectInfo, Store
 
 
 class Crash(BaseException):
-    """Not an Exception: nobody may catch it and go on."""
+    """Not an Exception, so that no code catches it and continues."""
 
 
 class CrashingStore(Store):
-    """Dies at the `at`-th change: before it happens, or `after` it has."""
+    """Crashes at the `at`-th write or delete: before it happens, or `after` it."""
 
     def __init__(self, store: Store, at: int, *, after: bool) -> None:
         super().__init__(store.url, store._backend)
@@ -21,7 +21,7 @@ class CrashingStore(Store):
         self._after = after
 
     def _step(self) -> bool:
-        """True when the store dies after what comes now."""
+        """Whether to crash after the operation."""
         self._left -= 1
         if self._left == 0 and not self._after:
             raise Crash

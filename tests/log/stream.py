@@ -1,7 +1,7 @@
-"""A stream as PostgreSQL would send it, made by hand: XLogData frames, what they mean, and logs made of them.
+"""A generated replication stream: XLogData frames, the changes in them, and logs written from them.
 
-`Server` has a WAL position and commits transactions; it can send again from any LSN, as a slot does. `framed` is what
-framing makes of frames. `write` puts frames into a log as capture would.
+`Server` has a WAL position and commits transactions; like a slot, it can resend from any LSN. `framed` reads frames,
+and `write` writes them to a log as capture does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import framing, message
-from tailrace.pgoutput.framing import Batch, Frames, Messages, Rows, Transaction
+from tailrace.pgoutput.framing import FrameBatch, Frames, LogRows, MessageIndex, OpenTransaction
 from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")
@@ -29,7 +29,7 @@ _START_US = 1_750_000_000_000_000
 
 
 def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *, own: bool = False) -> Relation:
-    """`id` is the key; each version has a column more. Tailrace's own is in a schema of its own."""
+    """A relation with the key `id` and `version` additional columns. With `own`, one of Tailrace's tables."""
     columns = [
         Column("id", Type(23, "pg_catalog", "int4"), is_identity=True, number=1, nullable=False),
         Column("body", Type(25, "pg_catalog", "text"), is_identity=identity == "f", number=2),
@@ -41,7 +41,7 @@ def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *,
 
 @dataclass
 class Sent:
-    """One transaction, or one message outside of any: its frames, and where it commits."""
+    """The frames and commit LSN of one transaction, or of one message outside transactions."""
 
     frames: list[bytes]
     commit_lsn: int
@@ -56,7 +56,7 @@ class Server:
     sent: list[Sent] = field(default_factory=list)
     relations: dict[int, Relation] = field(default_factory=dict)
     own: frozenset[int] = frozenset()
-    """Tables that are Tailrace's own at first, and sometimes later."""
+    """Oids of tables that are Tailrace's own at first, and sometimes later."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -68,7 +68,7 @@ class Server:
 
     @property
     def captured(self) -> list[Change]:
-        """Those that belong into the log."""
+        """The changes that belong in the log."""
         return [c for c in self.changes if not (c.relation and c.relation.is_own) or c.operation is Operation.TRUNCATE]
 
     def work(self, transactions: int, largest: int = 8) -> Server:
@@ -101,11 +101,11 @@ class Server:
 
     def transaction(self, size: int, *, origin: bool = False) -> Sent:
         xid, first_lsn = self.rng.randint(3, 2**32 - 1), self.lsn
-        # Written before others committed, or not: only the commit is in order.
+        # Changes may be written before other transactions commit: only commits are in order.
         is_early = self.rng.random() < 0.3
         lsns = [first_lsn - self.rng.randint(0, 250) if is_early else self._advance() for _ in range(size)]
         commit_lsn, time = self._advance(), self._time()
-        # A record ends where the next begins, and the next may be a commit.
+        # A record ends where the next begins, which may be a commit.
         end_lsn = self.lsn = self.lsn + 40
         sent = Sent([], commit_lsn, end_lsn, [])
         micros = _micros(time) - framing.EPOCH_SHIFT_US
@@ -135,7 +135,7 @@ class Server:
         return sent
 
     def frames(self, from_lsn: int = 0) -> list[bytes]:
-        """What a slot confirmed up to there sends; relations are described anew, as for each connection."""
+        """What a slot confirmed up to this LSN sends. From LSN 0 it begins with all relations."""
         wanted = [f for sent in self.sent if sent.end_lsn > from_lsn for f in sent.frames]
         return [frame(0, described(r), EPOCH) for r in self._originals()] + wanted if from_lsn == 0 else wanted
 
@@ -191,7 +191,7 @@ def frame(lsn: int, payload: bytes, time: datetime) -> bytes:
 
 
 def described(relation: Relation) -> bytes:
-    """A RELATION message; `relation_of` turns it back."""
+    """A RELATION message: the inverse of `relation_of`."""
     text = f"{relation.schema}\0{relation.name}\0{relation.identity}".encode()
     columns = b"".join(
         struct.pack(">B", c.is_identity) + f"{c.name}\0".encode() + struct.pack(">Ii", c.type.oid, c.modifier)
@@ -201,19 +201,22 @@ def described(relation: Relation) -> bytes:
 
 
 def relation_of(payload: bytes) -> Relation:
-    told = message.parse(payload)
-    assert isinstance(told, message.RelationMessage)
-    return relation(told.oid, told.name, len(told.columns) - 2, told.identity, own=told.schema == "tailrace")
+    parsed = message.parse(payload)
+    assert isinstance(parsed, message.RelationMessage)
+    return relation(parsed.oid, parsed.name, len(parsed.columns) - 2, parsed.identity, own=parsed.schema == "tailrace")
 
 
 def framed(
-    frames: Sequence[bytes], transaction: Transaction | None = None, skip_below: int = 0, own: set[int] | None = None
-) -> Batch:
-    """`own` is brought up to date as `transaction` is."""
-    messages = Messages.of(Frames.of(frames))
+    frames: Sequence[bytes],
+    transaction: OpenTransaction | None = None,
+    skip_below: int = 0,
+    own: set[int] | None = None,
+) -> FrameBatch:
+    """Read frames. Updates `transaction` and `own`."""
+    messages = MessageIndex.of(Frames.of(frames))
     described = [(at, relation_of(text)) for at, text in messages.descriptions()]
     own = set() if own is None else own
-    batch = framing.read(messages, transaction or Transaction(), skip_below, described, own)
+    batch = framing.read(messages, transaction or OpenTransaction(), skip_below, described, own)
     for _, one in described:
         (own.add if one.is_own else own.discard)(one.oid)
     return batch
@@ -229,7 +232,7 @@ def cut(rng: random.Random, frames: Sequence[bytes], most: int = 12) -> Iterator
 
 @dataclass
 class Capture:
-    """Puts frames into a log, a segment for each batch given; a batch may end anywhere."""
+    """Writes frames to a log, one segment for each batch. A batch may end anywhere."""
 
     store: Store
     relations: dict[int, Relation] = field(default_factory=dict)
@@ -237,7 +240,7 @@ class Capture:
     def __post_init__(self) -> None:
         self.writer = LogWriter.open(self.store, SOURCE)
         self.skip_below = self.writer.end_lsn
-        self.transaction = Transaction()
+        self.transaction = OpenTransaction()
         self.own: set[int] = set()
 
     def add(self, frames: Sequence[bytes]) -> Header | None:
@@ -250,11 +253,11 @@ class Capture:
         return self.writer.append(batch.rows, batch.committed_rows, Lsn(batch.end_lsn), defined)
 
     def idle(self, lsn: int) -> Header:
-        return self.writer.append(Rows.empty(), 0, Lsn(lsn))
+        return self.writer.append(LogRows.empty(), 0, Lsn(lsn))
 
 
 def write(store: Store, server: Server, seed: int = 0, most: int = 12) -> Capture:
-    """The whole stream, cut at random."""
+    """Write the whole stream, divided into segments at random."""
     capture = Capture(store)
     for part in cut(random.Random(seed), server.frames(), most):
         capture.add(part)

@@ -1,4 +1,4 @@
-"""Compaction: what is read is the same before, after, and wherever it is interrupted."""
+"""Readers see the same log before and after compaction, and wherever compaction is interrupted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.log.stream import Capture, Server, cut, read, write
 
 from tailrace.errors import CorruptError
 from tailrace.log import segment
-from tailrace.log.compaction import MOST_SEGMENTS, Candidate, compact, plan
-from tailrace.log.listing import LogObject, covered, listed
+from tailrace.log.compaction import MAX_SEGMENTS, MergeCandidate, compact, plan
+from tailrace.log.listing import LogObject, find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 from tailrace.store import ObjectInfo, Store
 
 AGED = timedelta(0)
@@ -24,22 +24,22 @@ NOW = datetime(2025, 6, 1, tzinfo=UTC)
 MIB = 1024 * 1024
 
 
-def made(first: int, last: int | None = None, size: int = 1000, payload: int | None = 1000) -> Candidate:
+def made(first: int, last: int | None = None, size: int = 1000, payload: int | None = 1000) -> MergeCandidate:
     key = segment.key(first, last)
-    return Candidate(LogObject(first, last or first, ObjectInfo(key, size, NOW)), payload)
+    return MergeCandidate(LogObject(first, last or first, ObjectInfo(key, size, NOW)), payload)
 
 
 def spans(runs: Sequence[Sequence[LogObject]]) -> list[tuple[int, int]]:
     return [(run[0].first, run[-1].last) for run in runs]
 
 
-def test_neighbours_are_merged() -> None:
+def test_adjacent_objects_are_merged() -> None:
     assert spans(plan([made(i) for i in range(1, 6)], MIB)) == [(1, 5)]
     assert plan([], MIB) == []
     assert plan([made(1)], MIB) == []
 
 
-def test_what_is_not_known_is_left_alone() -> None:
+def test_excluded_objects_are_not_merged() -> None:
     candidates = [made(1), made(2), made(3, payload=None), made(4), made(5), made(6, payload=None)]
     assert spans(plan(candidates, MIB)) == [(1, 2), (4, 5)]
 
@@ -48,7 +48,7 @@ def test_runs_end_at_holes() -> None:
     assert spans(plan([made(1), made(2), made(4), made(5)], MIB)) == [(1, 2), (4, 5)]
 
 
-def test_large_ones_are_left_alone() -> None:
+def test_large_objects_are_not_merged() -> None:
     candidates = [made(1), made(2), made(3, payload=600_000), made(4), made(5)]
     assert spans(plan(candidates, MIB)) == [(1, 2), (4, 5)]
 
@@ -58,12 +58,12 @@ def test_runs_end_at_the_target() -> None:
     assert spans(plan(candidates, MIB)) == [(1, 2), (3, 4), (5, 6)]
 
 
-def test_runs_hold_no_more_headers_than_can_be_read_at_once() -> None:
-    runs = plan([made(i, payload=0) for i in range(1, 2 * MOST_SEGMENTS + 3)], MIB)
-    assert spans(runs) == [(1, MOST_SEGMENTS), (MOST_SEGMENTS + 1, 2 * MOST_SEGMENTS), (2001, 2002)]
+def test_runs_are_limited_by_number_of_headers() -> None:
+    runs = plan([made(i, payload=0) for i in range(1, 2 * MAX_SEGMENTS + 3)], MIB)
+    assert spans(runs) == [(1, MAX_SEGMENTS), (MAX_SEGMENTS + 1, 2 * MAX_SEGMENTS), (2001, 2002)]
 
 
-def test_what_was_merged_waits_until_there_is_as_much_again() -> None:
+def test_merged_objects_wait_until_there_is_as_much_again() -> None:
     small = [made(i, size=100, payload=100) for i in range(101, 104)]
     assert spans(plan([made(1, 100, size=10_000, payload=10_000), *small], MIB)) == [(101, 103)]
     assert spans(plan([made(1, 100, size=250, payload=250), *small], MIB)) == [(1, 103)]
@@ -73,9 +73,9 @@ def test_overlapping_objects_are_merged_into_one() -> None:
     assert spans(plan([made(1, 10), made(5, 15), made(16)], MIB)) == [(1, 16)]
 
 
-def test_work_grows_with_the_logarithm_of_what_is_there() -> None:
-    """A segment arrives, a run follows, a thousand times: each byte is rewritten a few times only."""
-    objects: list[Candidate] = []
+def test_work_grows_with_the_logarithm_of_the_log() -> None:
+    """With a run after each of a thousand segments, each byte is rewritten only a few times."""
+    objects: list[MergeCandidate] = []
     rewritten = 0
     for id in range(1, 1001):
         objects.append(made(id, size=100, payload=100))
@@ -89,22 +89,22 @@ def test_work_grows_with_the_logarithm_of_what_is_there() -> None:
     assert len(objects) < 12
 
 
-def test_what_is_covered() -> None:
+def test_find_covered_objects() -> None:
     objects = [made(1, 10), made(1), made(3), made(10), made(11), made(12, 20), made(12, 15), made(21)]
-    found = covered([c.object for c in objects])
+    found = find_covered([c.object for c in objects])
     assert [(o.first, o.last) for o in found] == [(1, 1), (3, 3), (10, 10), (12, 15)]
-    assert covered([made(1, 10).object, made(5, 15).object]) == {}
+    assert find_covered([made(1, 10).object, made(5, 15).object]) == {}
 
 
-def test_young_and_newest_segments_are_not_touched(any_store: Store) -> None:
+def test_recent_and_newest_segments_are_not_merged(any_store: Store) -> None:
     server = Server(1).work(30)
     write(any_store, server)
-    before = [o.key for o in listed(any_store)]
+    before = [o.key for o in list_objects(any_store)]
     assert compact(any_store).written == 0
-    assert [o.key for o in listed(any_store)] == before
+    assert [o.key for o in list_objects(any_store)] == before
     result = compact(any_store, now=datetime.now(UTC) + timedelta(minutes=11))
     assert (result.merged, result.written) == (len(before) - 1, 1)
-    assert [o.key for o in listed(any_store)] == [segment.key(1, len(before) - 1), segment.key(len(before))]
+    assert [o.key for o in list_objects(any_store)] == [segment.key(1, len(before) - 1), segment.key(len(before))]
     assert read(any_store) == server.changes
     assert compact(any_store, older_than=AGED).written == 0
 
@@ -133,10 +133,10 @@ def test_nothing_changes_for_readers(store: Store, seed: int) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_crash_anywhere_does_no_harm(store: Store, after: bool) -> None:
+def test_a_crash_anywhere_is_harmless(store: Store, after: bool) -> None:
     server = Server(20).work(15)
     write(store, server, most=8)
-    originals = {o.key: store.get(o.key) or b"" for o in listed(store)}
+    originals = {o.key: store.get(o.key) or b"" for o in list_objects(store)}
     for at in range(1, 2 * len(originals)):
         for info in list(store.list("")):
             store.delete(info.key)
@@ -154,32 +154,32 @@ def test_a_crash_anywhere_does_no_harm(store: Store, after: bool) -> None:
         compact(store, older_than=AGED)
         assert read(store) == server.changes
         assert list(verify(store)) == []
-        assert not covered(listed(store))
-        assert len(listed(store)) <= 3
+        assert not find_covered(list_objects(store))
+        assert len(list_objects(store)) <= 3
     assert at > 5
 
 
-def test_a_merged_object_that_is_there_already_is_used(store: Store) -> None:
-    """Made by another version of the packer, say: other bytes, the same segments."""
+def test_an_existing_merged_object_is_used(store: Store) -> None:
+    """Written by another version, for example: other bytes, the same segments."""
     write(store, Server(21).work(20))
-    last = len(listed(store))
+    last = len(list_objects(store))
     contents = [segment.unpack(store.get(segment.key(i)) or b"", "x")[0] for i in range(1, last)]
     expected = read(store)
     relations = {d: r for c in contents for d, r in c.relations.items()}
-    data = segment.pack([c.header.to_json() for c in contents], Rows.concat([c.rows for c in contents]), {})
+    data = segment.pack([c.header.to_json() for c in contents], LogRows.concat([c.rows for c in contents]), {})
     other = segment.pack(
         [c.header.to_json() for c in contents],
-        Rows.concat([c.rows for c in contents]),
+        LogRows.concat([c.rows for c in contents]),
         dict(reversed(relations.items())),
     )
     assert other != data
     store.create(segment.key(1, last - 1), other)
-    assert compact(store, older_than=AGED).left_over == last - 1
+    assert compact(store, older_than=AGED).leftovers == last - 1
     assert read(store) == expected
 
 
-def test_what_does_not_agree_is_not_deleted(store: Store) -> None:
-    """A capture that slept wrote a segment whose name was free again."""
+def test_differing_segments_are_not_deleted(store: Store) -> None:
+    """A capture that was suspended wrote a segment whose name was free again."""
     server = Server(22).work(30)
     write(store, server, most=6)
     foreign = Store.open("memory://foreign-writer")
@@ -195,17 +195,17 @@ def test_what_does_not_agree_is_not_deleted(store: Store) -> None:
 
 def test_damaged_segments_are_not_merged(store: Store) -> None:
     write(store, Server(24).work(30), most=6)
-    before = [o.key for o in listed(store)]
+    before = [o.key for o in list_objects(store)]
     data = bytearray(store.get(segment.key(4)) or b"")
     data[60] ^= 1
     store.replace(segment.key(4), bytes(data))
     with pytest.raises(CorruptError):
         compact(store, older_than=AGED)
-    assert [o.key for o in listed(store)] == before
+    assert [o.key for o in list_objects(store)] == before
 
 
-def test_two_runs_at_once(store: Store) -> None:
-    """The second one planned with what the first has deleted meanwhile."""
+def test_two_concurrent_runs(store: Store) -> None:
+    """The second run planned with objects that the first has deleted meanwhile."""
     server = Server(25).work(60)
     write(store, server, most=6)
 
@@ -225,7 +225,7 @@ def test_two_runs_at_once(store: Store) -> None:
     compact(store, older_than=AGED)
     assert read(store) == server.changes
     assert list(verify(store)) == []
-    assert len(listed(store)) <= 3
+    assert len(list_objects(store)) <= 3
 
 
 def test_stopping_between_objects(store: Store) -> None:

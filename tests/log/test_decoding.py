@@ -1,4 +1,4 @@
-"""Changes in columns are the changes that the plain decoder gives one by one."""
+"""Columnar decoding yields the same changes as decoding them one by one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 from tests.log.stream import Server, write
-from tests.log.test_plan import crashing
+from tests.log.test_planner import crashing
 
 from tailrace.change import UNCHANGED, Change, Image, Lsn, Operation, Position
-from tailrace.log import plan
-from tailrace.log.decoding import OPERATIONS, Admission, Chunk, Messages, TableChanges, chunks, with_last
+from tailrace.log import planner
+from tailrace.log.decoding import OPERATIONS, ChangeFilter, Chunk, LogicalMessages, TableChanges, chunks, with_last
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.columns import Images
+from tailrace.pgoutput.decoder import Images
 from tailrace.store import Store
 
 
 def plain(chunk: Chunk) -> Iterator[tuple[Position, tuple[Any, ...]]]:
-    """Columns back to single changes, in the values that `said` has."""
+    """Single changes from columns, in the form that `fields` returns."""
     for part in chunk:
         for row in range(len(part)):
             at = part.at
             where = (at.position(row), int(at.lsn[row]), int(at.xid[row]), int(at.committed_at_us[row]))
-            if isinstance(part, Messages):
+            if isinstance(part, LogicalMessages):
                 message = part.prefix[row], part.content[row], bool(part.transactional[row])
                 yield where[0], (*where, Operation.MESSAGE, *message)
             else:
@@ -46,7 +46,7 @@ def image(images: Images, row: int) -> Image | None:
     )
 
 
-def said(change: Change) -> tuple[Any, ...]:
+def fields(change: Change) -> tuple[Any, ...]:
     moment = int(change.committed_at.timestamp()) * 1_000_000 + change.committed_at.microsecond
     where = (change.position, int(change.lsn), change.xid, moment)
     if change.operation is Operation.MESSAGE:
@@ -55,12 +55,12 @@ def said(change: Change) -> tuple[Any, ...]:
     return (*where, change.operation, change.relation, *images, change.truncate_options)
 
 
-def decoded(store: Store, admission: Admission, limits: plan.Limits = plan.UNLIMITED) -> list[Chunk]:
+def decoded(store: Store, change_filter: ChangeFilter, limits: planner.BatchLimits = planner.UNLIMITED) -> list[Chunk]:
     reader = LogReader(store)
     found: list[Chunk] = []
-    at = plan.begin(reader, None)
-    while (batch := plan.following(reader, at, limits)).end != at:
-        found += with_last(chunks(reader, batch.slices, admission, as_text=True))
+    at = planner.start_offset(reader, None)
+    while (batch := planner.next_batch(reader, at, limits)).end != at:
+        found += with_last(chunks(reader, batch.slices, change_filter, as_text=True))
         at = batch.end
     return found
 
@@ -72,16 +72,16 @@ def together(found: Sequence[Chunk]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_columns_are_the_changes(store: Store, seed: int) -> None:
+def test_columns_equal_the_single_changes(store: Store, seed: int) -> None:
     """Several relation versions in a segment, TRUNCATE of several tables, messages, void tails, origins."""
     server = Server(seed).work(30, largest=20)
     crashing(store, server, seed)
-    found = decoded(store, Admission())
-    assert together(found) == [said(change) for change in server.changes]
+    found = decoded(store, ChangeFilter())
+    assert together(found) == [fields(change) for change in server.changes]
     for chunk in found:
         for part in chunk:
             if isinstance(part, TableChanges):
-                # Within a run the log's order, and a TRUNCATE for itself.
+                # A run is in log order, and a TRUNCATE is a run of its own.
                 positions = [part.at.position(row) for row in range(len(part))]
                 assert positions == sorted(positions)
                 assert part.is_truncate or "TRUNCATE" not in {OPERATIONS[int(o)] for o in part.operation}
@@ -89,10 +89,10 @@ def test_columns_are_the_changes(store: Store, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_runs_do_not_reach_over_a_truncate_or_a_change_of_shape(store: Store, seed: int) -> None:
+def test_runs_end_at_a_truncate_or_a_new_relation(store: Store, seed: int) -> None:
     server = Server(seed).work(40, largest=20)
     write(store, server, seed, most=200)
-    for chunk in decoded(store, Admission()):
+    for chunk in decoded(store, ChangeFilter()):
         of_table: dict[int, list[tuple[Position, Position]]] = {}
         for part in chunk:
             if isinstance(part, TableChanges):
@@ -102,27 +102,27 @@ def test_runs_do_not_reach_over_a_truncate_or_a_change_of_shape(store: Store, se
             assert all(a[1] < b[0] for a, b in pairwise(spans)), "runs of one table come in order"
 
 
-@pytest.mark.parametrize("limits", [plan.Limits(1, 1), plan.UNLIMITED], ids=["small", "one"])
+@pytest.mark.parametrize("limits", [planner.BatchLimits(1, 1), planner.UNLIMITED], ids=["small", "one"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_last_change_of_each_transaction_is_marked(store: Store, seed: int, limits: plan.Limits) -> None:
+def test_the_last_change_of_each_transaction_is_marked(store: Store, seed: int, limits: planner.BatchLimits) -> None:
     server = Server(seed).work(40, largest=20)
     write(store, server, seed, most=4)
     marked = set()
-    for chunk in decoded(store, Admission(), limits):
+    for chunk in decoded(store, ChangeFilter(), limits):
         for part in chunk:
             marked |= {part.at.position(row) for row in range(len(part)) if part.at.is_last[row]}
     assert marked == {sent.changes[-1].position for sent in server.sent if sent.changes}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_only_what_is_admitted(store: Store, seed: int) -> None:
-    """And the last of it is the last of its transaction, though others follow that do not count."""
+def test_only_included_changes_are_decoded(store: Store, seed: int) -> None:
+    """`is_last` marks the last included change of a transaction, even if excluded ones follow."""
     server = Server(seed).work(40, largest=12)
     write(store, server, seed, most=5)
     rng = random.Random(seed)
     lsns = sorted(s.commit_lsn for s in server.sent)
     start, floor, end = (Lsn(lsns[len(lsns) * i // 8]) for i in (1, 3, 6))
-    admission = Admission(start, {100: floor}, others=rng.random() < 0.5, end=end)
+    change_filter = ChangeFilter(start, {100: floor}, others=rng.random() < 0.5, end=end)
 
     def counts(change: Change) -> bool:
         at = change.position.commit_lsn
@@ -130,19 +130,19 @@ def test_only_what_is_admitted(store: Store, seed: int) -> None:
             return False
         if change.relation is None:
             return True
-        return at >= floor if change.relation.oid == 100 else admission.others
+        return at >= floor if change.relation.oid == 100 else change_filter.others
 
     expected = [change for change in server.changes if counts(change)]
-    found = decoded(store, admission)
-    assert together(found) == [said(change) for change in expected]
+    found = decoded(store, change_filter)
+    assert together(found) == [fields(change) for change in expected]
     last = {change.position.commit_lsn: change.position for change in expected}
     marked = {p.at.position(r) for chunk in found for p in chunk for r in range(len(p)) if p.at.is_last[r]}
     assert marked == set(last.values())
 
 
-def test_what_a_segment_is_cut_into_does_not_matter(store: Store) -> None:
+def test_division_into_slices_does_not_matter(store: Store) -> None:
     server = Server(7).work(30, largest=15)
     other = Store.open("memory://decoding-other")
     write(store, server, most=3)
     write(other, server, most=500)
-    assert together(decoded(store, Admission())) == together(decoded(other, Admission()))
+    assert together(decoded(store, ChangeFilter())) == together(decoded(other, ChangeFilter()))

@@ -1,4 +1,4 @@
-"""docs/log-format.md, followed to the letter by a reader that shares no code with Tailrace."""
+"""docs/log-format.md, implemented by a reader that shares no code with Tailrace."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def digest(rows: list[Row]) -> str:
 
 
 def visible(store: Store) -> list[tuple[str, str, str | None]]:
-    """Position, kind and table of every change that counts."""
+    """Position, kind and table of every visible change."""
     found = {}
     for info in store.list("log"):
         for header, link, rows, relations in segments_in(store.get(info.key) or b""):

@@ -1,4 +1,4 @@
-"""Vectorised framing against a slow model that reads one frame after the other."""
+"""Vectorised framing, compared with a slow model that reads frame by frame."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from tests.log.stream import Capture, Server, cut, framed, read, relation_of
 
 from tailrace.change import Relation
-from tailrace.log.verify import Tally, verify
+from tailrace.log.verify import VerificationTotals, verify
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Frames, Rows, Transaction
+from tailrace.pgoutput.framing import Frames, LogRows, OpenTransaction
 from tailrace.store import Store
 
 Row = tuple[int, int, int, int, int, str, int, bytes]
@@ -21,7 +21,7 @@ Row = tuple[int, int, int, int, int, str, int, bytes]
 
 @dataclass
 class Model:
-    """What one frame after the other adds to the log."""
+    """What each frame adds to the log."""
 
     skip_below: int = 0
     commit_lsn: int = 0
@@ -29,7 +29,7 @@ class Model:
     xid: int = 0
     ordinal: int = 0
     changes: int = 0
-    """Of the transaction, without those that are left out."""
+    """Changes of the transaction, without those left out."""
     own: set[int] = field(default_factory=set)
     rows: list[Row] = field(default_factory=list)
     committed_rows: int = 0
@@ -85,7 +85,7 @@ class Model:
             self.end_lsn, self.committed_rows = end_lsn, len(self.rows)
 
 
-def rows_of(rows: Rows) -> Iterator[Row]:
+def rows_of(rows: LogRows) -> Iterator[Row]:
     for i in range(len(rows)):
         numbers = (int(c[i]) for c in (rows.commit_lsn, rows.ordinal, rows.lsn, rows.xid, rows.commit_ts))
         yield *numbers, chr(rows.kind[i]), int(rows.relation_id[i]), rows.payload[i].as_py()
@@ -96,12 +96,12 @@ OWN_TABLES = [frozenset[int](), frozenset({101}), frozenset({100, 101, 102})]
 
 @pytest.mark.parametrize("own", OWN_TABLES, ids=len)
 @pytest.mark.parametrize("seed", range(30))
-def test_framing_is_the_models(seed: int, own: frozenset[int]) -> None:
+def test_framing_equals_the_model(seed: int, own: frozenset[int]) -> None:
     server = Server(seed, own=own).work(40)
     rng = random.Random(seed)
-    # Sent again from the beginning, some of which the log has already.
+    # Sent again from the beginning, including some that the log already has.
     skip_below = rng.choice([0, rng.choice(server.sent).end_lsn, server.sent[-1].end_lsn])
-    model, transaction, known = Model(skip_below), Transaction(), set[int]()
+    model, transaction, known = Model(skip_below), OpenTransaction(), set[int]()
     for part in cut(rng, server.frames(), rng.choice([1, 3, 12, 500])):
         model.read(part)
         batch = framed(part, transaction, skip_below, known)
@@ -111,19 +111,19 @@ def test_framing_is_the_models(seed: int, own: frozenset[int]) -> None:
 
 
 @pytest.mark.parametrize("own", OWN_TABLES, ids=len)
-def test_how_a_stream_is_cut_changes_nothing(own: frozenset[int]) -> None:
+def test_division_of_the_stream_does_not_matter(own: frozenset[int]) -> None:
     frames = Server(7, own=own).work(200).frames()
     whole = framed(frames)
     for most in (1, 2, 30):
-        transaction, known = Transaction(), set[int]()
+        transaction, known = OpenTransaction(), set[int]()
         parts = [framed(p, transaction, 0, known).rows for p in cut(random.Random(most), frames, most)]
-        assert list(rows_of(Rows.concat(parts))) == list(rows_of(whole.rows))
+        assert list(rows_of(LogRows.concat(parts))) == list(rows_of(whole.rows))
 
 
 @pytest.mark.parametrize("own", OWN_TABLES[1:], ids=len)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_log_without_tailraces_own_tables(store: Store, seed: int, own: frozenset[int]) -> None:
-    """Cut anywhere, sent again, and sound: the other changes at the positions they had."""
+    """Divided anywhere and sent again, the log is sound, and other changes keep their positions."""
     rng = random.Random(seed)
     server = Server(seed, own=own).work(25, largest=12)
     for life in range(4):
@@ -132,25 +132,25 @@ def test_a_log_without_tailraces_own_tables(store: Store, seed: int, own: frozen
         for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
             capture.add(part)
     assert read(store) == server.captured != server.changes
-    tally = Tally()
+    tally = VerificationTotals()
     assert list(verify(store, tally)) == []
     assert tally.left_out > 0
 
 
 @pytest.mark.parametrize("most", [1, 1000])
-def test_a_transaction_of_which_nothing_is_left_leaves_nothing(most: int) -> None:
-    """Not even its commit; but an origin, which is told before anything else."""
+def test_a_transaction_without_captured_changes_leaves_no_rows(most: int) -> None:
+    """Not even its commit, but possibly an origin, which is sent before any change."""
     server = Server(3, own=frozenset({100, 101, 102})).work(60, largest=3)
-    transaction, known = Transaction(), set[int]()
+    transaction, known = OpenTransaction(), set[int]()
     batches = [framed(part, transaction, 0, known) for part in cut(random.Random(0), server.frames(), most)]
-    rows = Rows.concat([batch.rows for batch in batches])
+    rows = LogRows.concat([batch.rows for batch in batches])
     captured = {c.position.commit_lsn for c in server.captured}
     assert set(rows.commit_lsn[rows.kind != framing.ORIGIN].tolist()) == captured
     assert len(captured) < len({c.position.commit_lsn for c in server.changes})
     assert max(batch.end_lsn for batch in batches) == server.sent[-1].end_lsn, "they have been seen"
 
 
-def test_frames_joined_are_the_same_frames() -> None:
+def test_joined_frames_equal_the_frames() -> None:
     frames = Server(8).work(20).frames()
     joined = Frames.concat([Frames.of(part) for part in cut(random.Random(0), frames)])
     assert joined.data == b"".join(frames)

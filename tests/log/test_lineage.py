@@ -1,4 +1,4 @@
-"""Which table a name means, and which relations it had: from headers alone."""
+"""Which table has a name, and which relations it had, from headers alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tailrace.log.lineage import Lineage
 from tailrace.log.reader import LogReader
 
 
-def test_a_table_is_followed_through_names_and_shapes(database: Database, tmp_path: Path) -> None:
-    """At every segment what is known is what the changes up to there say."""
+def test_a_table_is_followed_through_renames_and_ddl(database: Database, tmp_path: Path) -> None:
+    """At every segment, the lineage matches the changes up to there."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     with captured(database, tmp_path) as log:
         for statement in [
@@ -34,26 +34,26 @@ def test_a_table_is_followed_through_names_and_shapes(database: Database, tmp_pa
             log.catch_up()
     reader = LogReader(log.store)
     seen = Lineage(reader, "public", "t", 0)
-    told = []
+    seen_changes = []
     for part in reader.list():
         content = part.content()
         assert content is not None
-        told += [c for c in LogReader(log.store).changes() if c.relation and _is_in(c.position, content.header)]
-        bearers = [c.relation.oid for c in told if c.relation and c.table == "t"]
-        if not bearers:
+        seen_changes += [c for c in LogReader(log.store).changes() if c.relation and _is_in(c.position, content.header)]
+        oids = [c.relation.oid for c in seen_changes if c.relation and c.table == "t"]
+        if not oids:
             continue
-        own = [c.relation for c in told if c.relation and c.relation.oid == bearers[-1]]
-        assert seen.table(part.id) == bearers[-1]
-        assert seen.bearers(part.id) >= set(bearers)
-        assert lineage.newest(reader, "public", "t", part.id) == own[-1]
+        own = [c.relation for c in seen_changes if c.relation and c.relation.oid == oids[-1]]
+        assert seen.table(part.id) == oids[-1]
+        assert seen.tables_named(part.id) >= set(oids)
+        assert lineage.newest_relation(reader, "public", "t", part.id) == own[-1]
         assert [r for r in seen.chain(own[-1].oid, own[-1]) if r in own] == list(dict.fromkeys(own))
     last = reader.last()
     assert last is not None
-    assert len(told) == 8
-    assert lineage.newest(reader, "public", "nothing", last.id) is None
-    fifth = next(c.relation for c in told if c.after == {"id": 5, "b": None, "a": None})
-    assert lineage.newest(reader, "public", "u", last.id) == fifth, "whatever it is called since"
-    assert lineage.names(reader, last.id) == [("public", "old"), ("public", "t"), ("public", "u")]
+    assert len(seen_changes) == 8
+    assert lineage.newest_relation(reader, "public", "nothing", last.id) is None
+    fifth = next(c.relation for c in seen_changes if c.after == {"id": 5, "b": None, "a": None})
+    assert lineage.newest_relation(reader, "public", "u", last.id) == fifth, "even after it was renamed"
+    assert lineage.table_names(reader, last.id) == [("public", "old"), ("public", "t"), ("public", "u")]
 
 
 def _is_in(position: object, header: object) -> bool:

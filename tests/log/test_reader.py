@@ -20,7 +20,7 @@ from tailrace.log import segment
 from tailrace.log.compaction import compact
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 from tailrace.store import Store
 
 AGED = timedelta(0)
@@ -123,8 +123,8 @@ def test_a_transaction_is_visible_with_its_commit(store: Store, most: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_torn_tails_are_void(store: Store, seed: int) -> None:
-    """Capture crashes anywhere, again and again; what it left open comes again under the same positions."""
+def test_interrupted_tails_are_void(store: Store, seed: int) -> None:
+    """Capture crashes repeatedly, anywhere. The source sends open transactions again at the same positions."""
     rng = random.Random(seed)
     server = Server(seed).work(12, largest=15)
     voids = 0
@@ -168,7 +168,7 @@ def test_a_tail_left_open_twice(store: Store) -> None:
     assert sum(h is not None and h.voids_tail for h in headers) == 3
 
 
-def test_idle_segments_move_the_end_and_nothing_else(store: Store) -> None:
+def test_idle_segments_only_advance_the_end(store: Store) -> None:
     server = Server(6).work(5)
     capture = write(store, server)
     header = capture.idle(server.lsn + 1000)
@@ -207,7 +207,7 @@ def test_a_missing_segment_is_an_error_when_all_later_ones_are_merged(store: Sto
         list(LogReader(lost).changes())
 
 
-def test_damage_is_refused(store: Store) -> None:
+def test_damaged_objects_raise(store: Store) -> None:
     write(store, Server(8).work(20))
     data = bytearray(store.get(segment.key(2)) or b"")
     data[100] ^= 1
@@ -219,7 +219,7 @@ def test_damage_is_refused(store: Store) -> None:
         LogReader(store).get(2).metadata()
 
 
-def test_a_gap_stops_a_reader_that_would_cross_it(store: Store) -> None:
+def test_a_gap_raises_unless_reading_across_it(store: Store) -> None:
     server = Server(9).work(10)
     write(store, server)
     before = list(server.changes)
@@ -271,7 +271,7 @@ def take(got: queue.Queue[Change], count: int) -> list[Change]:
     return [got.get(timeout=10) for _ in range(count)]
 
 
-def test_following(any_store: Store) -> None:
+def test_follow(any_store: Store) -> None:
     server = Server(10).work(40)
     capture = Capture(any_store)
     with following(LogReader(any_store)) as got:
@@ -283,7 +283,7 @@ def test_following(any_store: Store) -> None:
         assert take(got, 2) == server.changes[-2:]
 
 
-def test_following_through_a_crash(store: Store) -> None:
+def test_follow_through_a_crash(store: Store) -> None:
     server = Server(11)
     server.transaction(2)
     server.transaction(40)
@@ -298,7 +298,7 @@ def test_following_through_a_crash(store: Store) -> None:
 
 
 def test_a_slow_follower_finds_segments_that_were_merged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "_LISTING_HOLDS_S", 0.0)
+    monkeypatch.setattr(reader_module, "_LISTING_VALID_S", 0.0)
     server = Server(12).work(20)
     capture = write(store, server, most=5)
     changes = LogReader(store).follow(poll_seconds=0.002)
@@ -326,7 +326,7 @@ def test_a_reader_with_an_old_listing_finds_segments_that_were_merged_twice(stor
     assert got == server.changes
 
 
-def test_writing_goes_on_after_what_was_merged(store: Store) -> None:
+def test_writing_continues_after_merged_segments(store: Store) -> None:
     server = Server(14).work(20)
     write(store, server)
     last = LogReader(store).last()
@@ -338,7 +338,7 @@ def test_writing_goes_on_after_what_was_merged(store: Store) -> None:
     contents.sort(key=lambda c: c.header.id)
     whole = segment.pack(
         [c.header.to_json() for c in contents],
-        Rows.concat([c.rows for c in contents]),
+        LogRows.concat([c.rows for c in contents]),
         {d: r for c in contents for d, r in c.relations.items()},
     )
     alone = Store.open("memory://all-in-one")
@@ -359,8 +359,8 @@ def test_a_second_writer_is_fenced(store: Store) -> None:
         first.add(server.frames())
 
 
-def test_a_writer_that_slept_is_fenced_although_its_names_are_free(store: Store) -> None:
-    """Another capture took over, and what it wrote was merged: creating the next segment would succeed."""
+def test_a_suspended_writer_is_fenced_even_if_its_names_are_free(store: Store) -> None:
+    """Another capture took over and its segments were merged, so creating the next segment would succeed."""
     server = Server(16).work(30)
     sleeper = Capture(store)
     sleeper.add(server.frames()[:6])
@@ -373,7 +373,7 @@ def test_a_writer_that_slept_is_fenced_although_its_names_are_free(store: Store)
     assert read(store) == server.changes
 
 
-def test_a_change_as_a_library_user_sees_it() -> None:
+def test_change_attributes() -> None:
     shape = relation(100, version=1)
     at = (Position(Lsn(0x1A), 3), Lsn(0x10), 7, datetime(2025, 1, 1, tzinfo=UTC))
     update = Change(*at, Operation.UPDATE, shape, (b"1", None, None), True, (b"2", UNCHANGED, b"1.50"))

@@ -13,23 +13,25 @@ from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError, GapError
 from tailrace.log import segment, trim
 from tailrace.log.compaction import compact
-from tailrace.log.listing import LogObject, listed
+from tailrace.log.listing import LogObject, list_objects
 from tailrace.log.reader import LogReader
-from tailrace.log.retention import Candidate, Limits, cursors, plan, retain, snapshots
+from tailrace.log.retention import RemovalCandidate, RetentionLimits, cursors, newest_snapshots, plan, retain
 from tailrace.log.verify import verify
 from tailrace.store import ObjectInfo, Store
 
 NOW = datetime(2025, 6, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-NOTHING = Limits(max_bytes=0)
+NOTHING = RetentionLimits(max_bytes=0)
 
 
-def made(id: int, hours: float = 0, last: Position | None = None, whole: bool = True) -> Candidate:
+def made(id: int, hours: float = 0, last: Position | None = None, whole: bool = True) -> RemovalCandidate:
     info = ObjectInfo(segment.key(id), 100, NOW)
-    return Candidate(LogObject(id, id, info), last or Position(Lsn(id * 10), 3), NOW - hours * HOUR, whole)
+    return RemovalCandidate(LogObject(id, id, info), last or Position(Lsn(id * 10), 3), NOW - hours * HOUR, whole)
 
 
-def removed(candidates: list[Candidate], limits: Limits, **needs: dict[str, object]) -> tuple[list[int], str | None]:
+def removed(
+    candidates: list[RemovalCandidate], limits: RetentionLimits, **needs: dict[str, object]
+) -> tuple[list[int], str | None]:
     given = plan(
         candidates,
         100 * len(candidates),
@@ -38,44 +40,44 @@ def removed(candidates: list[Candidate], limits: Limits, **needs: dict[str, obje
         needs.get("cursors", {}),  # type: ignore[arg-type]
         needs.get("snapshots", {}),  # type: ignore[arg-type]
     )
-    return [o.first for o in given.remove], given.kept_for
+    return [o.first for o in given.remove], given.retained_for
 
 
-def test_by_age() -> None:
+def test_removal_by_age() -> None:
     candidates = [made(1, 5), made(2, 4), made(3, 3), made(4, 1)]
-    assert removed(candidates, Limits(max_age=2 * HOUR)) == ([1, 2, 3], None)
-    assert removed(candidates, Limits(max_age=6 * HOUR)) == ([], None)
-    assert removed(candidates, Limits()) == ([], None)
+    assert removed(candidates, RetentionLimits(max_age=2 * HOUR)) == ([1, 2, 3], None)
+    assert removed(candidates, RetentionLimits(max_age=6 * HOUR)) == ([], None)
+    assert removed(candidates, RetentionLimits()) == ([], None)
 
 
-def test_the_oldest_goes_first_whatever_clocks_say() -> None:
-    assert removed([made(1, 1), made(2, 9)], Limits(max_age=2 * HOUR)) == ([], None)
+def test_the_oldest_are_removed_first_whatever_the_clock() -> None:
+    assert removed([made(1, 1), made(2, 9)], RetentionLimits(max_age=2 * HOUR)) == ([], None)
 
 
-def test_by_size() -> None:
+def test_removal_by_size() -> None:
     candidates = [made(i) for i in range(1, 6)]
-    assert removed(candidates, Limits(max_bytes=250)) == ([1, 2, 3], None)
-    assert removed(candidates, Limits(max_bytes=500)) == ([], None)
-    assert removed(candidates, Limits(max_age=HOUR, max_bytes=400)) == ([1], None)
+    assert removed(candidates, RetentionLimits(max_bytes=250)) == ([1, 2, 3], None)
+    assert removed(candidates, RetentionLimits(max_bytes=500)) == ([], None)
+    assert removed(candidates, RetentionLimits(max_age=HOUR, max_bytes=400)) == ([1], None)
 
 
-def test_not_past_a_cursor() -> None:
+def test_cursors_limit_removal() -> None:
     candidates = [made(i) for i in range(1, 6)]
     # `last` is the commit's position, one after the last change.
     ahead, behind = Position(Lsn(40), 2), Position(Lsn(30), 2)
     assert removed(candidates, NOTHING, cursors={"a": ahead}) == ([1, 2, 3, 4], "sink a, whose cursor is at 0/28:2")
-    kept_for = "sink b, whose cursor is at 0/1E:2"
-    assert removed(candidates, NOTHING, cursors={"a": ahead, "b": behind}) == ([1, 2, 3], kept_for)
+    retained_for = "sink b, whose cursor is at 0/1E:2"
+    assert removed(candidates, NOTHING, cursors={"a": ahead, "b": behind}) == ([1, 2, 3], retained_for)
     assert removed(candidates, NOTHING, cursors={"b": Position(Lsn(30), 1)})[0] == [1, 2]
 
 
-def test_not_past_a_message_that_is_not_delivered() -> None:
+def test_undelivered_messages_limit_removal() -> None:
     candidates = [made(1, last=Position(Lsn(10), 0)), made(2)]
     assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(9), 50)})[0] == []
     assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(10), 0)})[0] == [1]
 
 
-def test_not_past_a_snapshot() -> None:
+def test_snapshots_limit_removal() -> None:
     candidates = [made(i) for i in range(1, 6)]
     found = removed(candidates, NOTHING, snapshots={"a": Lsn(45), "b": Lsn(30)})
     # A commit at the snapshot's own LSN is not in it.
@@ -83,22 +85,22 @@ def test_not_past_a_snapshot() -> None:
     assert removed(candidates, NOTHING, snapshots={"a": Lsn(31)})[0] == [1, 2, 3]
 
 
-def test_not_inside_a_transaction() -> None:
+def test_removal_ends_at_a_commit() -> None:
     candidates = [made(1), made(2, whole=False), made(3, whole=False), made(4)]
-    assert removed(candidates, Limits(max_bytes=200))[0] == [1]
-    assert removed(candidates, Limits(max_bytes=0))[0] == [1, 2, 3, 4]
+    assert removed(candidates, RetentionLimits(max_bytes=200))[0] == [1]
+    assert removed(candidates, RetentionLimits(max_bytes=0))[0] == [1, 2, 3, 4]
     assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(30), 9)})[0] == [1]
 
 
 def test_a_trimmed_log(any_store: Store) -> None:
     server = Server(1).work(60)
     capture = write(any_store, server, most=6)
-    before = listed(any_store)
+    before = list_objects(any_store)
     total = sum(o.info.size for o in before)
-    made = retain(any_store, Limits(max_bytes=total // 2), dry_run=True)
-    assert listed(any_store) == before
-    assert retain(any_store, Limits(max_bytes=total // 2)) == made
-    kept = listed(any_store)
+    made = retain(any_store, RetentionLimits(max_bytes=total // 2), dry_run=True)
+    assert list_objects(any_store) == before
+    assert retain(any_store, RetentionLimits(max_bytes=total // 2)) == made
+    kept = list_objects(any_store)
     assert [o.key for o in kept] == [o.key for o in before[len(made.remove) :]]
     assert 0 < len(made.remove) < len(before)
     record = trim.Trim.load(any_store)
@@ -126,19 +128,19 @@ def test_a_trimmed_log(any_store: Store) -> None:
     assert read(any_store) == rest + server.sent[-1].changes
     retain(any_store, NOTHING)
     assert list(verify(any_store)) == []
-    assert len(listed(any_store)) >= 1
+    assert len(list_objects(any_store)) >= 1
     assert Capture(any_store).writer.next_id == capture.writer.next_id
 
 
-def test_the_newest_segment_stays(store: Store) -> None:
+def test_the_newest_segment_is_retained(store: Store) -> None:
     write(store, Server(2).work(20))
-    newest = listed(store)[-1]
+    newest = list_objects(store)[-1]
     retain(store, NOTHING)
-    assert listed(store)[-1] == newest
+    assert list_objects(store)[-1] == newest
     assert list(verify(store)) == []
 
 
-def test_a_transaction_is_kept_whole(store: Store) -> None:
+def test_a_transaction_is_never_split(store: Store) -> None:
     server = Server(3)
     server.transaction(3)
     server.transaction(60)
@@ -149,7 +151,7 @@ def test_a_transaction_is_kept_whole(store: Store) -> None:
     assert list(verify(store)) == []
 
 
-def test_a_void_tail_may_go(store: Store) -> None:
+def test_a_void_tail_can_be_removed(store: Store) -> None:
     server = Server(4)
     server.transaction(3)
     server.transaction(30)
@@ -159,7 +161,7 @@ def test_a_void_tail_may_go(store: Store) -> None:
     torn.add(frames[12:20])
     Capture(store).add(frames)
     assert retain(store, NOTHING).remove
-    assert [o.first for o in listed(store)] == [3]
+    assert [o.first for o in list_objects(store)] == [3]
     assert read(store) == server.sent[1].changes
     assert list(verify(store)) == []
 
@@ -174,8 +176,8 @@ def test_a_crash_anywhere_leaves_a_sound_log(store: Store, after: bool) -> None:
     for sent in server.sent:
         for at in range(0, len(sent.frames), 12):
             capture.add(sent.frames[at : at + 12])
-    originals = {o.key: store.get(o.key) or b"" for o in listed(store)}
-    limits = Limits(max_bytes=sum(map(len, originals.values())) // 3)
+    originals = {o.key: store.get(o.key) or b"" for o in list_objects(store)}
+    limits = RetentionLimits(max_bytes=sum(map(len, originals.values())) // 3)
     for at in range(1, 2 * len(originals)):
         for info in list(store.list("")):
             store.delete(info.key)
@@ -194,19 +196,19 @@ def test_a_crash_anywhere_leaves_a_sound_log(store: Store, after: bool) -> None:
         assert list(verify(store)) == []
         record = trim.Trim.load(store)
         assert record is not None
-        assert listed(store)[0].first == record.first_id
+        assert list_objects(store)[0].first == record.first_id
     assert at > 3
 
 
-def test_removing_the_front_by_hand_is_not_trimming(store: Store) -> None:
+def test_deleting_the_first_segments_by_hand_is_an_error(store: Store) -> None:
     write(store, Server(6).work(60), most=6)
-    retain(store, Limits(max_bytes=sum(o.info.size for o in listed(store)) // 2))
-    first = listed(store)[0]
+    retain(store, RetentionLimits(max_bytes=sum(o.info.size for o in list_objects(store)) // 2))
+    first = list_objects(store)[0]
     store.delete(first.key)
     assert [str(f) for f in verify(store)] == [f"{first.key}: segment {first.first}: is missing"]
 
 
-def test_cursors_and_snapshots_hold_the_log(store: Store) -> None:
+def test_cursors_and_snapshots_retain_the_log(store: Store) -> None:
     server = Server(7).work(60)
     write(store, server, most=6)
     middle, later = server.changes[len(server.changes) // 3], server.changes[len(server.changes) // 2]
@@ -218,21 +220,21 @@ def test_cursors_and_snapshots_hold_the_log(store: Store) -> None:
         store.create(f"snapshots/{place}/chunk-00001.parquet", b"")
     store.create("snapshots/100-public.t100/3/chunk-00001.parquet", b"")
     assert cursors(store) == {"files": middle.position, "hook": later.position}
-    assert snapshots(store) == {"100-public.t100": later.position.commit_lsn}
+    assert newest_snapshots(store) == {"100-public.t100": later.position.commit_lsn}
     made = retain(store, NOTHING)
-    assert made.kept_for == f"sink files, whose cursor is at {middle.position}"
+    assert made.retained_for == f"sink files, whose cursor is at {middle.position}"
     assert read(store)[0].position <= middle.position
     forced = retain(store, NOTHING, force=True)
-    assert forced.kept_for is not None
-    assert "a bootstrap of 100-public.t100" in forced.kept_for
+    assert forced.retained_for is not None
+    assert "a bootstrap of 100-public.t100" in forced.retained_for
     assert later in read(store)
     assert list(verify(store)) == []
 
 
-def test_a_cursor_that_cannot_be_read_holds_everything(store: Store) -> None:
+def test_an_unreadable_cursor_retains_everything(store: Store) -> None:
     write(store, Server(8).work(20))
     store.create("cursors/files/position.json", b"{}")
-    before = listed(store)
+    before = list_objects(store)
     with pytest.raises(CorruptError, match=r"cursors/files/position.json"):
         retain(store, NOTHING)
-    assert listed(store) == before
+    assert list_objects(store) == before

@@ -18,8 +18,8 @@ from tests.log.stream import SOURCE, Server, cut, framed, relation
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError
 from tailrace.log import segment
-from tailrace.log.segment import Content, Header
-from tailrace.pgoutput.framing import Rows, Transaction
+from tailrace.log.segment import Header, SegmentContent
+from tailrace.pgoutput.framing import LogRows, OpenTransaction
 
 
 def blank(id: int = 1) -> Header:
@@ -42,20 +42,20 @@ def blank(id: int = 1) -> Header:
     )
 
 
-def sealed(seed: int = 0, transactions: int = 5) -> tuple[Header, Rows, bytes]:
+def sealed(seed: int = 0, transactions: int = 5) -> tuple[Header, LogRows, bytes]:
     batch = framed(Server(seed).work(transactions).frames())
     defined = [(row, relation) for row, relation in batch.defined if row < len(batch.rows)]
     header = replace(
         blank(),
         committed_rows=batch.committed_rows,
         end_lsn=Lsn(batch.end_lsn),
-        relations=segment.uses(batch.rows, defined),
+        relations=segment.relation_uses(batch.rows, defined),
     )
     header, data = segment.seal(header, batch.rows, {r.digest: r for _, r in defined})
     return header, batch.rows, data
 
 
-def same(a: Rows, b: Rows) -> bool:
+def same(a: LogRows, b: LogRows) -> bool:
     columns = zip(a.columns(), b.columns(), strict=True)
     return all(np.array_equal(x, y) for x, y in columns) and a.payload.equals(b.payload)
 
@@ -73,7 +73,7 @@ def test_round_trip(seed: int) -> None:
 
 
 def test_an_idle_segment_has_no_rows() -> None:
-    header, data = segment.seal(replace(blank(), end_lsn=Lsn(5)), Rows.empty(), {})
+    header, data = segment.seal(replace(blank(), end_lsn=Lsn(5)), LogRows.empty(), {})
     (content,) = segment.unpack(data, "x")
     assert content.header == header
     assert (len(content.rows), header.rows, header.first, header.last, header.ends_at_commit) == (
@@ -86,7 +86,7 @@ def test_an_idle_segment_has_no_rows() -> None:
     assert header.content == "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc"
 
 
-def test_headers_from_the_end_of_an_object() -> None:
+def test_headers_are_read_from_the_end_of_an_object() -> None:
     header, _, data = sealed()
     needed = segment.unpack_headers(data[-50:], "x")
     assert isinstance(needed, int)
@@ -114,7 +114,7 @@ def test_every_truncation_is_detected() -> None:
         segment.unpack(data + b"\0", "x")
 
 
-def test_any_parquet_reader_reads_it(tmp_path: Path) -> None:
+def test_any_parquet_reader_reads_a_segment(tmp_path: Path) -> None:
     header, rows, data = sealed(transactions=30)
     file = tmp_path / "segment.parquet"
     file.write_bytes(data)
@@ -129,7 +129,7 @@ def test_any_parquet_reader_reads_it(tmp_path: Path) -> None:
     assert kinds == ("".join(map(chr, rows.kind)),)
 
 
-def test_a_parquet_file_of_someone_else_is_refused() -> None:
+def test_a_foreign_parquet_file_is_rejected() -> None:
     _, _, data = sealed()
     stranger = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(data)).replace_schema_metadata(None), stranger)
@@ -151,24 +151,24 @@ def test_a_parquet_file_of_someone_else_is_refused() -> None:
         json.dumps(json.loads(blank().to_json()) | {"more": 1}),
     ],
 )
-def test_a_header_that_is_not_one_is_refused(text: str) -> None:
-    data = segment.pack([text], Rows.empty(), {})
+def test_an_invalid_header_is_rejected(text: str) -> None:
+    data = segment.pack([text], LogRows.empty(), {})
     for read in (segment.unpack, segment.unpack_headers):
         with pytest.raises(CorruptError):
             read(data, "x")
 
 
-def test_rows_that_headers_do_not_account_for_are_refused() -> None:
+def test_a_row_count_that_differs_from_the_headers_is_rejected() -> None:
     header, rows, _ = sealed()
     data = segment.pack([header.to_json()], rows.slice(1, len(rows)), {})
-    with pytest.raises(CorruptError, match="rows where its headers say"):
+    with pytest.raises(CorruptError, match="but its headers say"):
         segment.unpack(data, "x")
 
 
-def test_merged_segments_come_apart_again() -> None:
+def test_merged_segments_are_unpacked_separately() -> None:
     parts = [sealed(seed) for seed in range(4)]
     headers = [replace(h, id=i, relations=()) for i, (h, _, _) in enumerate(parts, 1)]
-    data = segment.pack([h.to_json() for h in headers], Rows.concat([rows for _, rows, _ in parts]), {})
+    data = segment.pack([h.to_json() for h in headers], LogRows.concat([rows for _, rows, _ in parts]), {})
     contents = segment.unpack(data, "x")
     assert [c.header for c in contents] == headers
     for content, (_, rows, _) in zip(contents, parts, strict=True):
@@ -176,17 +176,17 @@ def test_merged_segments_come_apart_again() -> None:
         assert segment.content_digest(content.rows) == content.header.content
 
 
-def test_a_relations_versions_hold_from_their_row_on() -> None:
+def test_relation_versions_apply_from_their_first_row() -> None:
     old, new = relation(100), relation(100, version=1)
     rows = framed(Server(1).work(10).frames()).rows
     used = (segment.RelationUse(100, 0, old.digest), segment.RelationUse(100, 3, new.digest))
-    content = Content(replace(blank(), relations=used), rows, {old.digest: old, new.digest: new})
+    content = SegmentContent(replace(blank(), relations=used), rows, {old.digest: old, new.digest: new})
     assert [content.relation_at(row, 100) for row in (0, 2, 3, 9)] == [old, old, new, new]
     with pytest.raises(CorruptError, match="relation 5, which the segment does not define"):
         content.relation_at(0, 5)
 
 
-def test_names_of_objects() -> None:
+def test_object_keys() -> None:
     assert segment.key(7) == "log/00000000000000000007.parquet"
     assert segment.ids(segment.key(7)) == (7, 7)
     assert segment.ids(segment.key(7, 12)) == (7, 12)
@@ -194,10 +194,10 @@ def test_names_of_objects() -> None:
         assert segment.ids(other) is None
 
 
-def test_how_frames_are_cut_does_not_show_in_the_digest() -> None:
+def test_the_digest_does_not_depend_on_frame_boundaries() -> None:
     frames = Server(5).work(20).frames()
-    transaction = Transaction()
+    transaction = OpenTransaction()
     parts = [framed(part, transaction).rows for part in cut(random.Random(1), frames)]
     whole = framed(frames).rows
-    assert segment.content_digest(Rows.concat(parts)) == segment.content_digest(whole)
+    assert segment.content_digest(LogRows.concat(parts)) == segment.content_digest(whole)
     assert Position(Lsn(1), 2) < Position(Lsn(1), 3) < Position(Lsn(2), 0)

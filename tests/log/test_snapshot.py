@@ -17,7 +17,7 @@ from tailrace.change import Column, Lsn, Relation, Type
 from tailrace.errors import CorruptError
 from tailrace.log import snapshot as format_
 from tailrace.log.segment import SourceIdentity
-from tailrace.log.snapshot import META, ChunkWriter, Snapshot, SnapshotReader
+from tailrace.log.snapshot import META, ChunkWriter, SnapshotReader, TableSnapshot
 from tailrace.store import Store
 
 _INT = Type(23, "pg_catalog", "int4")
@@ -37,7 +37,9 @@ def _rows(start: int, count: int) -> tuple[pa.RecordBatch, pa.MapArray]:
     return batch, special
 
 
-def _taken(store: Store, lsn: int, relation: Relation = _RELATION, chunks: int = 2, *, finish: bool = True) -> Snapshot:
+def _taken(
+    store: Store, lsn: int, relation: Relation = _RELATION, chunks: int = 2, *, finish: bool = True
+) -> TableSnapshot:
     id = format_.new_id(Lsn(lsn))
     manifest = []
     for number in range(chunks):
@@ -48,7 +50,7 @@ def _taken(store: Store, lsn: int, relation: Relation = _RELATION, chunks: int =
         assert store.create(f"{format_.prefix(relation, id)}/{chunk.name}", data)
         manifest.append(chunk)
     now = datetime(2024, 2, 29, 12, tzinfo=UTC)
-    taken = Snapshot(id, relation, Lsn(lsn), _SOURCE, now, 10 * chunks, tuple(manifest), store)
+    taken = TableSnapshot(id, relation, Lsn(lsn), _SOURCE, now, 10 * chunks, tuple(manifest), store)
     if finish:
         assert store.create(f"{taken.prefix}/{META}", taken.to_json().encode())
     return taken
@@ -64,7 +66,7 @@ def file_store(file_address: StoreAddress) -> Store:
     return Store.open(*file_address)
 
 
-def test_is_read_back_as_it_was_written(store: Store) -> None:
+def test_round_trip(store: Store) -> None:
     taken = _taken(store, 0x1_0000_0010)
     found = SnapshotReader(store).newest("public", "orders")
     assert found == taken
@@ -77,7 +79,7 @@ def test_is_read_back_as_it_was_written(store: Store) -> None:
     assert found.prefix.startswith("snapshots/16384-public.orders/0000000100000010-")
 
 
-def test_without_its_description_there_is_no_snapshot(store: Store) -> None:
+def test_a_snapshot_without_metadata_is_not_listed(store: Store) -> None:
     reader = SnapshotReader(store)
     assert reader.tables() == []
     unfinished = _taken(store, 100, finish=False)
@@ -90,7 +92,7 @@ def test_without_its_description_there_is_no_snapshot(store: Store) -> None:
     assert len(reader.orphans()) == 2
 
 
-def test_finds_by_name_oid_and_lsn(file_store: Store) -> None:
+def test_find_by_name_oid_and_lsn(file_store: Store) -> None:
     reader = SnapshotReader(file_store)
     other = replace(_RELATION, oid=9, name="orders2")
     renamed = replace(_RELATION, name="purchases")
@@ -111,7 +113,7 @@ def test_finds_by_name_oid_and_lsn(file_store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda d, i: d[:i] + bytes([d[i] ^ 0x10]) + d[i + 1 :], lambda d, i: d[:i]])
-def test_damage_is_noticed(file_store: Store, damage: Callable[[bytes, int], bytes]) -> None:
+def test_damage_is_detected(file_store: Store, damage: Callable[[bytes, int], bytes]) -> None:
     taken = _taken(file_store, 7, chunks=1)
     reader = SnapshotReader(file_store)
     for name in (META, "chunk-00001.parquet"):
@@ -128,14 +130,14 @@ def test_damage_is_noticed(file_store: Store, damage: Callable[[bytes, int], byt
         list(reader.list()[0].chunks())
 
 
-def test_a_newer_format_is_refused() -> None:
-    taken = Snapshot("1-a", _RELATION, Lsn(1), _SOURCE, datetime.now(UTC), 0, ())
+def test_a_newer_format_is_rejected() -> None:
+    taken = TableSnapshot("1-a", _RELATION, Lsn(1), _SOURCE, datetime.now(UTC), 0, ())
     changed = taken.to_json().replace('"version": 1', '"version": 2').encode()
     with pytest.raises(CorruptError, match="checksum"):
-        Snapshot.from_json(changed, "meta.json")
+        TableSnapshot.from_json(changed, "meta.json")
 
 
-def test_the_map_of_special_values_never_takes_a_columns_name() -> None:
+def test_the_special_column_has_an_unused_name() -> None:
     relation = replace(_RELATION, columns=(Column("_special", _INT), Column("__special", _INT)))
     assert format_.chunk_schema(relation).names == ["_special", "__special", "___special"]
 
@@ -152,7 +154,7 @@ _NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size
 
 
 @given(_NAMES, _NAMES, _NAMES, _NAMES)
-def test_keys_are_injective_and_harmless(schema: str, name: str, other_schema: str, other_name: str) -> None:
+def test_keys_are_injective_and_safe(schema: str, name: str, other_schema: str, other_name: str) -> None:
     def key(schema: str, name: str) -> str:
         return format_.relation_key(replace(_RELATION, schema=schema, name=name))
 

@@ -15,9 +15,9 @@ from tests.log.stream import Capture, Server, cut, relation, write
 from tailrace.change import Lsn, Position
 from tailrace.log import segment, trim
 from tailrace.log.compaction import compact
-from tailrace.log.segment import Content, Header
-from tailrace.log.verify import Tally, verify
-from tailrace.pgoutput.framing import Rows
+from tailrace.log.segment import Header, SegmentContent
+from tailrace.log.verify import VerificationTotals, verify
+from tailrace.pgoutput.framing import LogRows
 from tailrace.store import Store
 
 
@@ -25,7 +25,7 @@ def problems(store: Store) -> list[str]:
     return [str(finding) for finding in verify(store)]
 
 
-def content(store: Store, id: int) -> Content:
+def content(store: Store, id: int) -> SegmentContent:
     return segment.unpack(store.get(segment.key(id)) or b"", "x")[0]
 
 
@@ -33,10 +33,10 @@ def count(store: Store) -> int:
     return sum(1 for _ in store.list(segment.PREFIX))
 
 
-def forge(store: Store, id: int, header: Header, rows: Rows, relations: Any = None) -> None:
-    """Bytes with right checksums, and all later links right too: what only a look at the content can find."""
-    held = content(store, id)
-    known = dict(held.relations) if relations is None else relations
+def forge(store: Store, id: int, header: Header, rows: LogRows, relations: Any = None) -> None:
+    """Replace a segment, with correct checksums and later links: only checks of the content can find it."""
+    original = content(store, id)
+    known = dict(original.relations) if relations is None else relations
     store.replace(segment.key(id), segment.pack([header.to_json()], rows, known))
     link = header.link
     for later in range(id + 1, count(store) + 1):
@@ -46,14 +46,14 @@ def forge(store: Store, id: int, header: Header, rows: Rows, relations: Any = No
         link = chained.link
 
 
-def column(rows: Rows, name: str, row: int, value: int) -> Rows:
+def column(rows: LogRows, name: str, row: int, value: int) -> LogRows:
     changed = getattr(rows, name).copy()
     changed[row] = value
     return replace(rows, **{name: changed})
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_sound_log_has_no_findings(any_store: Store, seed: int) -> None:
+def test_a_sound_log_has_no_faults(any_store: Store, seed: int) -> None:
     rng = random.Random(seed)
     server = Server(seed).work(25, largest=12)
     for life in range(4):
@@ -62,21 +62,21 @@ def test_a_sound_log_has_no_findings(any_store: Store, seed: int) -> None:
         for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
             capture.add(part)
     capture.idle(server.lsn + 8)
-    tally = Tally()
-    assert list(verify(any_store, tally)) == []
-    assert tally.segments == tally.objects == tally.objects_in_all == count(any_store)
+    totals = VerificationTotals()
+    assert list(verify(any_store, totals)) == []
+    assert totals.segments == totals.objects == totals.objects_total == count(any_store)
     compact(any_store, older_than=timedelta(0), target_bytes=4000)
-    merged = Tally()
+    merged = VerificationTotals()
     assert list(verify(any_store, merged)) == []
-    assert (merged.segments, merged.rows, merged.link) == (tally.segments, tally.rows, tally.link)
-    assert merged.objects < tally.objects
+    assert (merged.segments, merged.rows, merged.link) == (totals.segments, totals.rows, totals.link)
+    assert merged.objects < totals.objects
 
 
 def test_an_empty_log_is_sound(store: Store) -> None:
     assert problems(store) == []
 
 
-def test_damage_is_listed_all_of_it(store: Store) -> None:
+def test_all_damage_is_listed(store: Store) -> None:
     write(store, Server(1).work(60), most=6)
     for id in (3, 9):
         data = bytearray(store.get(segment.key(id)) or b"")
@@ -96,7 +96,7 @@ def test_damage_is_listed_all_of_it(store: Store) -> None:
     assert all(f"segment {id}: " in f for id, f in zip((3, 6, 9), found[2:], strict=True))
 
 
-def test_missing_segments_are_named(store: Store) -> None:
+def test_missing_segments_are_reported(store: Store) -> None:
     write(store, Server(2).work(60), most=6)
     for id in (4, 7, 8):
         store.delete(segment.key(id))
@@ -106,7 +106,7 @@ def test_missing_segments_are_named(store: Store) -> None:
     ]
 
 
-def test_a_log_without_its_front_is_no_trimmed_log(store: Store) -> None:
+def test_a_log_without_its_first_segments_needs_a_trim_record(store: Store) -> None:
     write(store, Server(3).work(60), most=6)
     for id in (1, 2):
         store.delete(segment.key(id))
@@ -116,31 +116,33 @@ def test_a_log_without_its_front_is_no_trimmed_log(store: Store) -> None:
     if content(store, 3).rows.ordinal[0] == 0:
         assert problems(store) == []
     trim.Trim(3, "0" * 64, Position(Lsn(1), 0)).save(store)
-    assert any("does not continue what was trimmed" in p for p in problems(store))
+    assert any("does not follow the segments that retention removed" in p for p in problems(store))
     trim.Trim(2, "0" * 64, Position(Lsn(1), 0)).save(store)
     assert problems(store) == [f"{segment.key(2)}: segment 2: is missing"]
     store.replace(trim.KEY, b"{}")
-    assert problems(store)[0] == f"{trim.KEY}: not a record of trimming"
+    assert problems(store)[0] == f"{trim.KEY}: not a record of retention"
 
 
-def test_a_segment_that_was_replaced_breaks_the_chain(store: Store) -> None:
+def test_a_replaced_segment_breaks_the_chain(store: Store) -> None:
     write(store, Server(4).work(60), most=6)
-    held = content(store, 5)
-    header = replace(held.header, source=replace(held.header.source, slot="other"))
-    store.replace(segment.key(5), segment.pack([header.to_json()], held.rows, held.relations))
+    original = content(store, 5)
+    header = replace(original.header, source=replace(original.header.source, slot="other"))
+    store.replace(segment.key(5), segment.pack([header.to_json()], original.rows, original.relations))
     assert problems(store) == [
         f"{segment.key(6)}: segment 6: its chain is broken: `previous` is not the digest of segment 5's header"
     ]
 
 
-def test_the_first_segment_names_none_before_it(store: Store) -> None:
+def test_the_first_segment_has_no_previous(store: Store) -> None:
     write(store, Server(4).work(20))
-    held = content(store, 1)
-    forge(store, 1, replace(held.header, previous="1" * 64), held.rows)
-    assert problems(store) == [f"{segment.key(1)}: segment 1: names one before it, though it is the first"]
+    original = content(store, 1)
+    forge(store, 1, replace(original.header, previous="1" * 64), original.rows)
+    assert problems(store) == [
+        f"{segment.key(1)}: segment 1: is the first segment, but its header names a previous one"
+    ]
 
 
-def test_an_object_is_what_its_name_says(store: Store) -> None:
+def test_objects_must_match_their_names(store: Store) -> None:
     write(store, Server(5).work(20))
     last = count(store)
     store.create(segment.key(last + 1), store.get(segment.key(last)) or b"")
@@ -149,7 +151,7 @@ def test_an_object_is_what_its_name_says(store: Store) -> None:
     ]
 
 
-def test_copies_must_agree(store: Store) -> None:
+def test_duplicate_segments_must_be_equal(store: Store) -> None:
     write(store, Server(6).work(40), most=6)
     kept = {id: store.get(segment.key(id)) or b"" for id in (2, 3)}
     compact(store, older_than=timedelta(0))
@@ -162,19 +164,19 @@ def test_copies_must_agree(store: Store) -> None:
     assert found.startswith(f"{segment.key(3)}: segment 3: differs from the same segment in log/")
 
 
-Forgery = Callable[[Content], tuple[Header, Rows]]
+Forgery = Callable[[SegmentContent], tuple[Header, LogRows]]
 
 
 def _header(**fields: Any) -> Forgery:
-    return lambda held: (replace(held.header, **fields), held.rows)
+    return lambda original: (replace(original.header, **fields), original.rows)
 
 
 def _row(name: str, row: int, value: int) -> Forgery:
-    """With a header that agrees with the forged rows."""
+    """A forgery of one value, with a header that matches the forged rows."""
 
-    def forged(held: Content) -> tuple[Header, Rows]:
-        rows = column(held.rows, name, row, value)
-        return segment.describing(held.header, rows), rows
+    def forged(original: SegmentContent) -> tuple[Header, LogRows]:
+        rows = column(original.rows, name, row, value)
+        return segment.with_row_facts(original.header, rows), rows
 
     return forged
 
@@ -187,21 +189,21 @@ FORGERIES: dict[str, Forgery] = {
     "says payload_bytes is": _header(payload_bytes=1),
     "says content is": _header(content="0" * 64),
     "rows are committed": _header(committed_rows=10_000),
-    "which ends no transaction": lambda held: (replace(held.header, committed_rows=1), held.rows),
+    "which does not end a transaction": lambda original: (replace(original.header, committed_rows=1), original.rows),
     "a transaction ends after its 0 committed rows": _header(committed_rows=0),
-    "is below the end of a commit in it": _header(end_lsn=Lsn(1)),
+    "the end of a commit in the segment": _header(end_lsn=Lsn(1)),
     "is not defined there": _header(relations=()),
-    "ordinal 1 or a later one was expected": _row("ordinal", 1, 0),
+    "expected ordinal 1 or a later one": _row("ordinal", 1, 0),
     "two transaction ids": _row("xid", 1, 3),
     "commits are not in order": _row("commit_lsn", 1, 5),
     "has another relation than its payload": _row("relation_id", 0, 9),
-    "has a payload of another kind": _row("kind", 0, ord("T")),
+    "does not have the row's kind": _row("kind", 0, ord("T")),
 }
 
 
 @pytest.mark.parametrize("expected", FORGERIES)
-def test_content_that_is_not_as_it_says_is_found(store: Store, expected: str) -> None:
-    """The segment in the middle is forged with all checksums and links right: whole transactions, inserts first."""
+def test_inconsistent_content_is_found(store: Store, expected: str) -> None:
+    """The middle segment is forged with correct checksums and links. It has whole transactions, inserts first."""
     server = Server(7)
     for _ in range(3):
         server.transaction(6)
@@ -209,11 +211,11 @@ def test_content_that_is_not_as_it_says_is_found(store: Store, expected: str) ->
     capture.add(server.frames()[: -len(server.sent[-1].frames) - len(server.sent[-2].frames)])
     for sent in server.sent[1:]:
         capture.add(sent.frames)
-    held = content(store, 2)
+    original = content(store, 2)
     assert problems(store) == []
-    assert held.rows.kind[0] in b"IUD"
-    assert held.rows.ordinal[1] == 1
-    header, rows = FORGERIES[expected](held)
+    assert original.rows.kind[0] in b"IUD"
+    assert original.rows.ordinal[1] == 1
+    header, rows = FORGERIES[expected](original)
     forge(store, 2, header, rows)
     found = problems(store)
     assert any(expected in f and f.startswith(f"{segment.key(2)}: segment 2: ") for f in found), found
@@ -221,40 +223,40 @@ def test_content_that_is_not_as_it_says_is_found(store: Store, expected: str) ->
 
 def test_definitions_must_match_their_digests(store: Store) -> None:
     write(store, Server(8).work(10), most=1000)
-    held = content(store, 1)
-    digest = held.header.relations[0].digest
-    forge(store, 1, held.header, held.rows, dict(held.relations) | {digest: relation(100, "forged")})
+    original = content(store, 1)
+    digest = original.header.relations[0].digest
+    forge(store, 1, original.header, original.rows, dict(original.relations) | {digest: relation(100, "forged")})
     assert any("its definition does not match its digest" in p for p in problems(store))
-    forge(store, 1, held.header, held.rows, {})
+    forge(store, 1, original.header, original.rows, {})
     assert any("is not in the object" in p for p in problems(store))
 
 
-def test_transactions_must_follow_on_each_other(store: Store) -> None:
-    """Segments exchanged or left out, with all ids and links mended."""
+def test_transactions_must_be_consecutive(store: Store) -> None:
+    """Segments are swapped or left out, with ids and links corrected."""
     server = Server(9)
     server.transaction(20)
     server.transaction(5)
     write(store, server, most=6)
-    held = [content(store, id) for id in range(1, count(store) + 1)]
+    original = [content(store, id) for id in range(1, count(store) + 1)]
 
-    def arrange(*contents: Content) -> None:
-        link = held[1].header.link
+    def arrange(*contents: SegmentContent) -> None:
+        link = original[1].header.link
         for id, moved in enumerate(contents, 3):
             header = replace(moved.header, id=id, previous=link)
             store.replace(segment.key(id), segment.pack([header.to_json()], moved.rows, moved.relations))
             link = header.link
 
-    arrange(held[3], held[2], *held[4:])
+    arrange(original[3], original[2], *original[4:])
     found = problems(store)
-    assert any("was expected" in p and "segment 4" in p for p in found), found
-    arrange(*held[3:])
-    store.delete(segment.key(len(held)))
-    tally = Tally()
-    assert list(verify(store, tally)) == [], "as if it had been of Tailrace's own tables"
-    assert tally.left_out == int((held[2].rows.kind != ord("C")).sum())
+    assert any("expected ordinal" in p and "segment 4" in p for p in found), found
+    arrange(*original[3:])
+    store.delete(segment.key(len(original)))
+    totals = VerificationTotals()
+    assert list(verify(store, totals)) == [], "as if the changes left out were of Tailrace's own tables"
+    assert totals.left_out == int((original[2].rows.kind != ord("C")).sum())
 
 
-def test_a_void_needs_a_tail_and_time_runs_forward(store: Store) -> None:
+def test_headers_must_be_consistent_with_the_segment_before(store: Store) -> None:
     server = Server(10)
     for _ in range(3):
         server.transaction(3)
@@ -262,42 +264,42 @@ def test_a_void_needs_a_tail_and_time_runs_forward(store: Store) -> None:
     capture.add(server.frames()[: -len(server.sent[-1].frames) - len(server.sent[-2].frames)])
     for sent in server.sent[1:]:
         capture.add(sent.frames)
-    held = content(store, 2)
-    forge(store, 2, replace(held.header, voids_tail=True), held.rows)
+    original = content(store, 2)
+    forge(store, 2, replace(original.header, voids_tail=True), original.rows)
     assert any("voids the end of segment 1, which ends at a commit" in p for p in problems(store))
-    forge(store, 2, replace(held.header, gap_from=Lsn(3)), held.rows)
-    assert any("says that changes are lost from 0/3 on" in p for p in problems(store))
-    other = replace(held.header, source=replace(held.header.source, system_id="1"))
-    forge(store, 2, other, held.rows)
+    forge(store, 2, replace(original.header, gap_from=Lsn(3)), original.rows)
+    assert any("records a gap from 0/3 on" in p for p in problems(store))
+    other = replace(original.header, source=replace(original.header.source, system_id="1"))
+    forge(store, 2, other, original.rows)
     assert any("comes from another source than segment 1" in p for p in problems(store))
-    forge(store, 2, held.header, held.rows)
+    forge(store, 2, original.header, original.rows)
     first = content(store, 1)
-    forge(store, 1, replace(first.header, end_lsn=Lsn(held.header.end_lsn + 1)), first.rows)
+    forge(store, 1, replace(first.header, end_lsn=Lsn(original.header.end_lsn + 1)), first.rows)
     found = problems(store)
-    assert any("is below the" in p and "of segment 1" in p for p in found)
-    assert any("though the log was complete up to" in p for p in found)
+    assert any("is below that of segment 1" in p for p in found)
+    assert any("but the log was complete up to" in p for p in found)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_column_forged_anywhere_is_found(store: Store, seed: int) -> None:
-    """Rows changed at random under right checksums: the digest finds them, whatever else may."""
+def test_any_forged_value_is_found(store: Store, seed: int) -> None:
+    """Random values changed, with correct checksums: at least the digest detects them."""
     rng = random.Random(seed)
     write(store, Server(11).work(6), most=10)
     id = rng.randint(1, count(store))
-    held = content(store, id)
+    original = content(store, id)
     name = rng.choice(["commit_lsn", "ordinal", "lsn", "xid", "commit_ts", "relation_id"])
-    row = rng.randrange(len(held.rows))
-    value = int(getattr(held.rows, name)[row])
-    rows = column(held.rows, name, row, value + rng.choice([-1, 1, 1 << 20]))
-    forge(store, id, held.header, rows)
+    row = rng.randrange(len(original.rows))
+    value = int(getattr(original.rows, name)[row])
+    rows = column(original.rows, name, row, value + rng.choice([-1, 1, 1 << 20]))
+    forge(store, id, original.header, rows)
     assert any("its header says content is" in p for p in problems(store))
 
 
-def test_garbage_in_payloads_is_a_finding_not_a_crash(store: Store) -> None:
+def test_garbage_in_payloads_is_reported(store: Store) -> None:
     write(store, Server(12).work(6), most=10)
-    held = content(store, 2)
+    original = content(store, 2)
     for kind in b"TMCIUDO":
-        kinds = np.full(len(held.rows), kind, dtype=np.uint8)
-        rows = replace(held.rows, kind=kinds)
-        forge(store, 2, segment.describing(held.header, rows), rows)
+        kinds = np.full(len(original.rows), kind, dtype=np.uint8)
+        rows = replace(original.rows, kind=kinds)
+        forge(store, 2, segment.with_row_facts(original.header, rows), rows)
         assert problems(store)

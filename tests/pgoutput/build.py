@@ -1,4 +1,4 @@
-"""Relations, pgoutput messages and COPY lines made by hand, and what the plain decoder reads from a column."""
+"""Builds relations, pgoutput messages and COPY lines by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def numeric(precision: int, scale: int) -> int:
 
 
 def relation(*columns: tuple[str, int] | str | Column) -> Relation:
-    """One column for each type: a name, a name with a modifier, or a whole column."""
+    """A relation with one column per type, given as a name, a name with a modifier, or a whole column."""
     made = []
     for number, column in enumerate(columns):
         if not isinstance(column, Column):

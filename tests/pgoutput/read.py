@@ -1,4 +1,4 @@
-"""Two readings of the same messages in comparable form: the kernels', and the plain decoder's."""
+"""Reads messages with the kernels and with the plain decoder, in comparable form."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tailrace import types
 from tailrace.change import UNCHANGED, Image, Relation, Unchanged
 from tailrace.errors import DecodeError
 from tailrace.pgoutput import message
-from tailrace.pgoutput.columns import Decoded, Images
+from tailrace.pgoutput.decoder import DecodedImages, Images
 from tailrace.text import SPECIAL
 
 Row = tuple[list[Any], dict[str, str]] | None
-"""Values and specials of an image; None where the message has no such image."""
+"""Values and special values of an image; None if the message has no such image."""
 
 
 def plain_image(relation: Relation, values: Image | None) -> Row:
@@ -46,7 +46,7 @@ def plain(relation: Relation, payload: bytes) -> tuple[Row, bool, Row]:
     return plain_image(relation, old), is_key, plain_image(relation, new)
 
 
-def vectorised(decoded: Decoded) -> list[tuple[Row, bool, Row]]:
+def vectorised(decoded: DecodedImages) -> list[tuple[Row, bool, Row]]:
     is_key = [bool(key) for key in decoded.old_is_key]
     return list(zip(image_rows(decoded.old), is_key, image_rows(decoded.new), strict=True))
 
@@ -72,7 +72,7 @@ def image_rows(rows: Images) -> list[Row]:
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """As `Mapping.arrow_value` gives them: Python has no dates before year 1 or after 9999."""
+    """Values as `TypeMapping.arrow_value` returns them, as Python has no dates before year 1 or after 9999."""
     if pa.types.is_date(array.type):
         array = array.view(pa.int32())
     elif pa.types.is_temporal(array.type):

@@ -1,4 +1,4 @@
-"""Bytes that no server sends: always DecodeError, never a crash, never a read outside the message."""
+"""Bytes that no server sends always raise DecodeError, without a crash or a read outside the message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pgoutput import build, read
 
 from tailrace.change import UNCHANGED, Image, Relation
 from tailrace.errors import DecodeError
-from tailrace.pgoutput.columns import decode, decode_copy
+from tailrace.pgoutput.decoder import decode, decode_copy
 
 TEXTS: dict[tuple[str, int], list[str]] = {
     ("bool", -1): ["t", "f"],
@@ -34,12 +34,12 @@ TEXTS: dict[tuple[str, int], list[str]] = {
 
 
 def alone(message: bytes) -> pa.Array:
-    """The message in memory of exactly its size, so that a read past its end leaves the buffer."""
+    """The message in memory of exactly its size, so that reading past its end leaves the buffer."""
     return pa.array([message], pa.binary())
 
 
 def outcomes(relation: Relation, message: bytes) -> tuple[object, object]:
-    """What the kernels make of a message, and what the plain decoder does; None for DecodeError."""
+    """The results of the kernels and of the plain decoder for a message; None for DecodeError."""
     try:
         compiled: object = read.vectorised(decode(relation, alone(message)))[0]
     except DecodeError:
@@ -56,7 +56,7 @@ def one_row() -> tuple[Relation, Image]:
     return relation, (*(texts[0].encode() for texts in TEXTS.values()), UNCHANGED, None)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_every_truncation_is_rejected() -> None:
     relation, row = one_row()
     old = tuple(None if value is UNCHANGED else value for value in row)
     for message in (build.insert(row), build.update(row, old), build.update(row), build.delete(old)):
@@ -68,7 +68,7 @@ def test_every_truncation_is_refused() -> None:
             decode(relation, alone(message + b"\0"))
 
 
-def test_damaged_messages_have_one_outcome() -> None:
+def test_decoders_agree_on_damaged_messages() -> None:
     relation, row = one_row()
     message = build.update(row, tuple(None if value is UNCHANGED else value for value in row))
     chance = random.Random(7)
@@ -81,7 +81,7 @@ def test_damaged_messages_have_one_outcome() -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTS, ids=lambda kind: f"{kind[0]}{kind[1]}")
-def test_damaged_texts_have_one_outcome(kind: tuple[str, int]) -> None:
+def test_decoders_agree_on_damaged_text(kind: tuple[str, int]) -> None:
     relation = build.relation(kind)
     chance = random.Random(11)
     alphabet = b"0123456789-+:. ,$\\xBCNaInfityemonsdr\xc3"
@@ -104,7 +104,7 @@ def test_damaged_texts_have_one_outcome(kind: tuple[str, int]) -> None:
         (b"X", "unknown kind 'X'"),
         (build.insert((b"1", b"2")), "does not have the relation's 1 columns"),
         (build.insert(()), "does not have the relation's 1 columns"),
-        (build.insert((b"1",), oid=99), "of relation 99, not 16384"),
+        (build.insert((b"1",), oid=99), "belongs to relation 99, not 16384"),
         (build.insert((b"1",)).replace(b"t", b"b"), "binary format"),
         (build.insert((b"1",)).replace(b"t", b"?"), r"unknown kind '\?'"),
         (build.insert((b"1",)).replace(b"N", b"K"), "unexpected kind 'K'"),
@@ -114,7 +114,7 @@ def test_damaged_texts_have_one_outcome(kind: tuple[str, int]) -> None:
         (b"T" + b"\0" * 5, "Truncate is not a row message"),
     ],
 )
-def test_the_error_says_what_is_wrong(message: bytes, reason: str) -> None:
+def test_the_error_names_the_problem(message: bytes, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):
         decode(build.relation("int4"), pa.array([build.insert((b"1",)), message], pa.binary()))
 
@@ -123,20 +123,20 @@ def test_the_error_says_what_is_wrong(message: bytes, reason: str) -> None:
     "data",
     [b"1", b"1\t2", b"1\n", b"1\t2\t3\n", b"1\t2\n3", b"1\t\\\n", b"1\t\\q\n", b"1\t\\Nx\n", b"1\tx\\N\n", b"\n"],
 )
-def test_copy_data_that_is_not_whole_lines_is_refused(data: bytes) -> None:
+def test_copy_data_without_whole_lines_is_rejected(data: bytes) -> None:
     with pytest.raises(DecodeError, match=r"public\.t: row . of COPY's data"):
         decode_copy(build.relation("text", "text"), data)
 
 
-def test_a_missing_payload_is_refused() -> None:
+def test_a_missing_payload_is_rejected() -> None:
     with pytest.raises(DecodeError, match="without payload"):
         decode(build.relation("int4"), pa.array([None], pa.binary()))
 
 
 @pytest.mark.soak
 @pytest.mark.skipif("NUMBA_BOUNDSCHECK" in os.environ, reason="this is the run with bounds checks")
-def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
-    """The tests above once more, with every index checked: a read outside would be an IndexError."""
+def test_kernels_stay_within_their_arrays(tmp_path: Path) -> None:
+    """Run the tests above with bounds checks, so that a read outside an array raises IndexError."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -23,7 +23,7 @@ RELATION += b"\x01id\0" + struct.pack(">Ii", 20, -1) + "\0größe\0".encode() + 
 MESSAGES: list[tuple[bytes, message.Message]] = [
     (b"B" + struct.pack(">QqI", 0x1_0000_00AB, MICROSECONDS, 9), message.Begin(Lsn(0x1_0000_00AB), AT, 9)),
     (b"C\0" + struct.pack(">QQq", 1, 2, MICROSECONDS), message.Commit(Lsn(1), Lsn(2), AT)),
-    (b"O" + struct.pack(">Q", 5) + b"north\0", message.Origin(Lsn(5), "north")),
+    (b"O" + struct.pack(">Q", 5) + b"north\0", message.OriginMessage(Lsn(5), "north")),
     (
         RELATION,
         message.RelationMessage(
@@ -75,14 +75,14 @@ def test_malformed(payload: bytes, reason: str) -> None:
         message.parse(payload)
 
 
-def test_unchanged_is_one_value() -> None:
+def test_unchanged_is_a_singleton() -> None:
     parsed = message.parse(build.update((UNCHANGED,)))
     assert isinstance(parsed, message.Update)
     assert parsed.new[0] is UNCHANGED
 
 
 def test_capture_needs_no_compiler() -> None:
-    """Single messages load neither numpy nor pyarrow nor numba, and types load no numba."""
+    """Parsing single messages imports neither numpy nor pyarrow nor numba, and types do not import numba."""
     script = (
         "import sys, tailrace.pgoutput.message; assert not {'numpy', 'pyarrow', 'numba'} & set(sys.modules)\n"
         "import tailrace.types; assert 'numba' not in sys.modules"

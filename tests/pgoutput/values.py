@@ -1,4 +1,4 @@
-"""Hypothesis strategies: texts of every type as PostgreSQL prints them, and relations of random types."""
+"""Hypothesis strategies for the text of every type as PostgreSQL prints it, and for relations of random types."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _timestamp(zone: str) -> SearchStrategy[str]:
 
 
 def _interval(months: int, days: int, microseconds: int) -> str:
-    """As PostgreSQL's style writes it: a plus sign only after something negative."""
+    """In IntervalStyle postgres, which has a plus sign only after a negative field."""
     parts: list[str] = []
     years = abs(months) // 12 * (-1 if months < 0 else 1)
     negative = False
@@ -87,7 +87,7 @@ TEXTS: dict[tuple[str, int], SearchStrategy[str]] = {
     ("int4", -1): _integers(32),
     ("int8", -1): _integers(64),
     ("oid", -1): st.integers(0, 2**32 - 1).map(str),
-    # Doubles too: texts longer than PostgreSQL's show a value that is rounded twice.
+    # Doubles too: text longer than PostgreSQL's reveals values that are rounded twice.
     ("float4", -1): _single | st.floats(-3.4e38, 3.4e38).map(_float),
     ("float8", -1): st.floats().map(_float),
     ("numeric", build.numeric(10, 2)): _scaled(10, 2),
@@ -114,7 +114,7 @@ TEXTS: dict[tuple[str, int], SearchStrategy[str]] = {
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Relation, list[Image]]:
-    """A relation and rows of it; with unchanged values here and there."""
+    """A relation and rows of it, some with unchanged values."""
     kinds = draw(st.lists(st.sampled_from(list(TEXTS)), max_size=6))
     cells = [st.none() | st.just(UNCHANGED) | TEXTS[kind].map(str.encode) for kind in kinds]
     return build.relation(*kinds), draw(st.lists(st.tuples(*cells), max_size=12))

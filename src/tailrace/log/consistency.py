@@ -1,6 +1,6 @@
-"""What must hold of a segment's rows: against its header, against each other, against the rows before them.
+"""Checks of a segment's rows: against its header, against each other, and against the rows before them.
 
-Vectorised over the columns; payloads are looked into only where a rule needs it. Pure.
+Vectorised over the columns; reads payloads only where a rule needs them. Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import DecodeError
-from tailrace.log.segment import Content, Header, describing, payload_buffers
+from tailrace.log.segment import Header, SegmentContent, payload_buffers, with_row_facts
 from tailrace.pgoutput import message
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 
 _KNOWN: Final = b"ICUDTMO"
-# A TRUNCATE of no table, with its flags: no message of a kind that the log holds is shorter.
+# A TRUNCATE of no table, with its flags: the shortest message that the log can hold.
 _SHORTEST: Final = 6
 _COMMIT, _ORIGIN, _TRUNCATE, _MESSAGE = (ord(c) for c in "COTM")
 _DERIVED: Final = (
@@ -37,60 +37,64 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What the next row is held against."""
+class RowSummary:
+    """What is needed of a row to check the next one."""
 
     position: Position
     xid: int
     commit_ts: int
     weight: int
-    """How many ordinals it takes: a TRUNCATE one for each table, COMMIT and ORIGIN none."""
+    """How many ordinals the row uses: a TRUNCATE one for each table, COMMIT and ORIGIN none, others one."""
     may_end: bool
-    """Whether a transaction may end with it."""
+    """A transaction may end with this row."""
     must_end: bool
+    """A transaction always ends with this row."""
 
 
-def faults_within(content: Content, shape: Shape) -> Iterator[str]:
+def faults_within(content: SegmentContent, structure: RowStructure) -> Iterator[str]:
     header, rows = content.header, content.rows
-    told = describing(header, rows)
+    actual = with_row_facts(header, rows)
     for name in _DERIVED:
-        if getattr(told, name) != getattr(header, name):
-            yield f"its header says {name} is {getattr(header, name)}, its rows say {getattr(told, name)}"
+        if getattr(actual, name) != getattr(header, name):
+            yield f"its header says {name} is {getattr(header, name)}, its rows say {getattr(actual, name)}"
     if not 0 <= header.committed_rows <= header.rows:
         yield f"its header says that {header.committed_rows} of {header.rows} rows are committed"
-    yield from _payload_faults(rows, shape)
-    yield from _order_faults(rows, shape)
-    yield from _commit_faults(header, rows, shape)
-    yield from _relation_faults(content, shape)
+    yield from _payload_faults(rows, structure)
+    yield from _order_faults(rows, structure)
+    yield from _commit_faults(header, rows, structure)
+    yield from _relation_faults(content, structure)
 
 
-def faults_between(before: Row, content: Content, shape: Shape, end_lsn: Lsn) -> Iterator[str]:
-    """`before` is the last row before the segment that counts; `end_lsn` is what the log reached with it."""
+def faults_between(before: RowSummary, content: SegmentContent, structure: RowStructure, end_lsn: Lsn) -> Iterator[str]:
+    """Faults between a segment and the log before it.
+
+    `before` is the last row before the segment that is not void, and `end_lsn` is the end LSN of the segment before.
+    """
     if not content.header.rows:
         return
-    if fault := _step_fault(before, shape.row(0)):
-        yield f"row 0 at {shape.row(0).position}, after {before.position}: {fault}"
+    if fault := _step_fault(before, structure.row(0)):
+        yield f"row 0 at {structure.row(0).position}, after {before.position}: {fault}"
     if content.rows.commit_lsn[0] < end_lsn:
-        yield f"holds a transaction at {Lsn(content.rows.commit_lsn[0])}, though the log was complete up to {end_lsn}"
+        yield f"has a transaction at {Lsn(content.rows.commit_lsn[0])}, but the log was complete up to {end_lsn}"
 
 
-def left_out(before: Row | None, shape: Shape) -> int:
-    """How many ordinals a segment's rows pass over, its first row held against the one before it."""
-    rows = shape.rows
+def count_left_out(before: RowSummary | None, structure: RowStructure) -> int:
+    """How many ordinals a segment's rows skip. `before` is the row that the first row follows."""
+    rows = structure.rows
     if not len(rows):
         return 0
     expected = np.zeros(len(rows), dtype=np.int64)
     if before is not None and before.position.commit_lsn == rows.commit_lsn[0]:
         expected[0] = before.position.ordinal + before.weight
     same = rows.commit_lsn[1:] == rows.commit_lsn[:-1]
-    expected[1:][same] = (rows.ordinal + shape.weight)[:-1][same]
+    expected[1:][same] = (rows.ordinal + structure.weight)[:-1][same]
     return int(np.maximum(rows.ordinal - expected, 0).sum())
 
 
-class Shape:
-    """Weights and ends of rows, from their payloads. Raises DecodeError where those cannot be what their kind says."""
+class RowStructure:
+    """Weights and transaction ends of rows, from payloads. Raises DecodeError if a payload contradicts its kind."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: LogRows) -> None:
         self.rows = rows
         offsets, data = payload_buffers(rows.payload)
         self.offsets = offsets.astype(np.int64)
@@ -100,7 +104,7 @@ class Shape:
             raise DecodeError(f"row {int(sizes.argmin())} has a payload of {sizes.min()} bytes")
         mismatched = np.flatnonzero(self.data[self.offsets[:-1]] != rows.kind)
         if len(mismatched):
-            raise DecodeError(f"row {int(mismatched[0])} has a payload of another kind than it says")
+            raise DecodeError(f"the payload of row {int(mismatched[0])} does not have the row's kind")
         self.weight = np.ones(len(rows), dtype=np.int64)
         self.weight[(rows.kind == _COMMIT) | (rows.kind == _ORIGIN)] = 0
         self.truncates = {int(i): self._truncated(int(i)) for i in np.flatnonzero(rows.kind == _TRUNCATE)}
@@ -110,7 +114,7 @@ class Shape:
         self.alone = np.zeros(len(rows), dtype=np.bool_)
         self.alone[messages] = self.data[self.offsets[messages] + 1] & 1 == 0
         self.must_end: Flags = (rows.kind == _COMMIT) | self.alone
-        # PostgreSQL 14 sends transactions in which nothing is published; of one with an origin, that row remains.
+        # PostgreSQL 14 also sends transactions without published changes. If one has an origin, only that row remains.
         self.may_end: Flags = self.must_end | (rows.kind == _ORIGIN)
 
     def _truncated(self, row: int) -> tuple[int, ...]:
@@ -119,17 +123,17 @@ class Shape:
         return parsed.relation_oids
 
     def numbers(self, rows: Ints, at: int, dtype: str) -> Ints:
-        """Big-endian numbers at a place in these rows' payloads."""
+        """Big-endian numbers at an offset in these rows' payloads."""
         size = np.dtype(dtype).itemsize
         if len(rows) and int((self.offsets[rows + 1] - self.offsets[rows]).min()) < at + size:
             raise DecodeError("a message is too short")
-        wanted = (self.offsets[rows] + at)[:, None] + np.arange(size)
-        numbers: Ints = self.data[wanted].view(dtype).ravel().astype(np.int64)
+        indexes = (self.offsets[rows] + at)[:, None] + np.arange(size)
+        numbers: Ints = self.data[indexes].view(dtype).ravel().astype(np.int64)
         return numbers
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> RowSummary:
         rows = self.rows
-        return Row(
+        return RowSummary(
             Position(Lsn(rows.commit_lsn[index]), int(rows.ordinal[index])),
             int(rows.xid[index]),
             int(rows.commit_ts[index]),
@@ -139,46 +143,46 @@ class Shape:
         )
 
 
-def _payload_faults(rows: Rows, shape: Shape) -> Iterator[str]:
+def _payload_faults(rows: LogRows, structure: RowStructure) -> Iterator[str]:
     unknown = ~np.isin(rows.kind, np.frombuffer(_KNOWN, dtype=np.uint8))
-    yield from _at(rows, unknown, "is of a kind that the format does not know")
+    yield from _at(rows, unknown, "has a kind that the format does not define")
     changes = np.flatnonzero(np.isin(rows.kind, np.frombuffer(b"IUD", dtype=np.uint8)))
-    wanted = np.zeros(len(rows), dtype=np.int64)
-    wanted[changes] = shape.numbers(changes, 1, ">u4")
-    yield from _at(rows, wanted != rows.relation_id, "has another relation than its payload")
-    yield from _at(rows, shape.alone & ((rows.xid != 0) | (rows.ordinal != 0)), "is no transaction of its own")
-    commits, alone = np.flatnonzero(rows.kind == _COMMIT), np.flatnonzero(shape.alone)
+    relation_ids = np.zeros(len(rows), dtype=np.int64)
+    relation_ids[changes] = structure.numbers(changes, 1, ">u4")
+    yield from _at(rows, relation_ids != rows.relation_id, "has another relation than its payload")
+    yield from _at(rows, structure.alone & ((rows.xid != 0) | (rows.ordinal != 0)), "is not a transaction of its own")
+    commits, alone = np.flatnonzero(rows.kind == _COMMIT), np.flatnonzero(structure.alone)
     other = np.zeros(len(rows), dtype=np.bool_)
-    other[commits] = shape.numbers(commits, 2, ">i8") != rows.commit_lsn[commits]
-    other[alone] = shape.numbers(alone, 2, ">i8") != rows.commit_lsn[alone] + 1
+    other[commits] = structure.numbers(commits, 2, ">i8") != rows.commit_lsn[commits]
+    other[alone] = structure.numbers(alone, 2, ">i8") != rows.commit_lsn[alone] + 1
     yield from _at(rows, other, "has another commit LSN than its payload")
 
 
-def _order_faults(rows: Rows, shape: Shape) -> Iterator[str]:
-    """Ordinals may be passed over: changes of Tailrace's own tables have theirs, and are not in the log."""
+def _order_faults(rows: LogRows, structure: RowStructure) -> Iterator[str]:
+    """Skipped ordinals are not faults: changes of Tailrace's own tables have ordinals but are not in the log."""
     if not len(rows):
         return
     same = rows.commit_lsn[1:] == rows.commit_lsn[:-1]
     follows = (
-        (rows.ordinal[1:] >= rows.ordinal[:-1] + shape.weight[:-1])
+        (rows.ordinal[1:] >= rows.ordinal[:-1] + structure.weight[:-1])
         & (rows.xid[1:] == rows.xid[:-1])
         & (rows.commit_ts[1:] == rows.commit_ts[:-1])
-        & ~shape.must_end[:-1]
+        & ~structure.must_end[:-1]
     )
-    begins = (rows.commit_lsn[1:] > rows.commit_lsn[:-1]) & shape.may_end[:-1]
+    begins = (rows.commit_lsn[1:] > rows.commit_lsn[:-1]) & structure.may_end[:-1]
     wrong = np.flatnonzero(~np.where(same, follows, begins))
     for index in wrong[:1]:
-        before, after = shape.row(int(index)), shape.row(int(index) + 1)
+        before, after = structure.row(int(index)), structure.row(int(index) + 1)
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         yield f"row {index + 1} at {after.position}, after {before.position}: {_step_fault(before, after)}{more}"
 
 
-def _step_fault(before: Row, after: Row) -> str | None:
+def _step_fault(before: RowSummary, after: RowSummary) -> str | None:
     if before.position.commit_lsn == after.position.commit_lsn:
         if before.must_end:
             return "a row after the end of its transaction"
         if after.position.ordinal < before.position.ordinal + before.weight:
-            return f"ordinal {before.position.ordinal + before.weight} or a later one was expected"
+            return f"expected ordinal {before.position.ordinal + before.weight} or a later one"
         if (before.xid, before.commit_ts) != (after.xid, after.commit_ts):
             return "one transaction with two transaction ids or commit times"
         return None
@@ -189,23 +193,23 @@ def _step_fault(before: Row, after: Row) -> str | None:
     return None
 
 
-def _commit_faults(header: Header, rows: Rows, shape: Shape) -> Iterator[str]:
+def _commit_faults(header: Header, rows: LogRows, structure: RowStructure) -> Iterator[str]:
     committed = header.committed_rows
     if not 0 <= committed <= len(rows):
         return
-    if committed and not shape.may_end[committed - 1]:
-        yield f"its committed rows end with row {committed - 1}, which ends no transaction"
-    if shape.must_end[committed:].any():
+    if committed and not structure.may_end[committed - 1]:
+        yield f"its committed rows end with row {committed - 1}, which does not end a transaction"
+    if structure.must_end[committed:].any():
         yield f"a transaction ends after its {committed} committed rows"
     commits = np.flatnonzero((rows.kind == _COMMIT)[:committed])
-    reached = max(shape.numbers(commits, 10, ">i8").max(initial=0), rows.commit_lsn[:committed].max(initial=-1) + 1)
+    reached = max(structure.numbers(commits, 10, ">i8").max(initial=0), rows.commit_lsn[:committed].max(initial=-1) + 1)
     if reached > header.end_lsn:
-        yield f"end_lsn {header.end_lsn} is below the end of a commit in it, {Lsn(reached)}"
+        yield f"end_lsn {header.end_lsn} is below {Lsn(reached)}, the end of a commit in the segment"
     if committed < len(rows) and rows.commit_lsn[committed:].min() < header.end_lsn:
-        yield f"end_lsn {header.end_lsn} is beyond the commit of the transaction that is left open"
+        yield f"end_lsn {header.end_lsn} is above the commit of the transaction left open"
 
 
-def _relation_faults(content: Content, shape: Shape) -> Iterator[str]:
+def _relation_faults(content: SegmentContent, structure: RowStructure) -> Iterator[str]:
     rows, first_rows = content.rows, dict[int, int]()
     for use in content.header.relations:
         relation = content.relations.get(use.digest)
@@ -216,11 +220,11 @@ def _relation_faults(content: Content, shape: Shape) -> Iterator[str]:
         elif relation.oid != use.relation_id:
             yield f"relation {use.relation_id}: its definition is of relation {relation.oid}"
         if not 0 <= use.first_row <= max(len(rows) - 1, 0):
-            yield f"relation {use.relation_id}: defined from row {use.first_row} on, of {len(rows)}"
+            yield f"relation {use.relation_id}: defined from row {use.first_row} on, but there are {len(rows)} rows"
         first_rows[use.relation_id] = min(use.first_row, first_rows.get(use.relation_id, use.first_row))
     ids, at = np.unique(rows.relation_id, return_index=True)
     needed = {int(i): int(row) for i, row in zip(ids, at, strict=True) if i}
-    for row, relation_ids in shape.truncates.items():
+    for row, relation_ids in structure.truncates.items():
         for relation_id in relation_ids:
             needed[relation_id] = min(row, needed.get(relation_id, row))
     for relation_id, row in sorted(needed.items()):
@@ -228,7 +232,7 @@ def _relation_faults(content: Content, shape: Shape) -> Iterator[str]:
             yield f"row {row} uses relation {relation_id}, which is not defined there"
 
 
-def _at(rows: Rows, wrong: npt.NDArray[Any], problem: str) -> Iterator[str]:
+def _at(rows: LogRows, wrong: npt.NDArray[Any], problem: str) -> Iterator[str]:
     found = np.flatnonzero(wrong)
     if len(found):
         row = int(found[0])

@@ -1,4 +1,4 @@
-"""Single rows of a segment, for people and libraries: raw entries, and the changes they stand for."""
+"""Single rows of a segment: raw entries, and the changes decoded from them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 from tailrace.change import Change, Lsn, Operation, Position, Relation
 from tailrace.errors import DecodeError
-from tailrace.log.segment import Content
+from tailrace.log.segment import SegmentContent
 from tailrace.pgoutput import message
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One row as it was written: `kind` is the pgoutput letter of `payload`."""
+class LogEntry:
+    """One row of a segment as it was written. `kind` is the pgoutput letter of `payload`."""
 
     position: Position
     lsn: Lsn
@@ -27,14 +27,14 @@ class Entry:
     payload: bytes
 
     @staticmethod
-    def all(content: Content) -> Iterator[Entry]:
+    def all(content: SegmentContent) -> Iterator[LogEntry]:
         return (_entry(content, row) for row in range(len(content.rows)))
 
 
-def _entry(content: Content, row: int) -> Entry:
+def _entry(content: SegmentContent, row: int) -> LogEntry:
     rows = content.rows
     relation_id = int(rows.relation_id[row])
-    return Entry(
+    return LogEntry(
         position=Position(Lsn(rows.commit_lsn[row]), int(rows.ordinal[row])),
         lsn=Lsn(rows.lsn[row]),
         xid=int(rows.xid[row]),
@@ -45,10 +45,10 @@ def _entry(content: Content, row: int) -> Entry:
     )
 
 
-def changes_of(
-    content: Content, start: int, stop: int, tables: Callable[[Relation], bool] | None = None
+def decode_changes(
+    content: SegmentContent, start: int, stop: int, tables: Callable[[Relation], bool] | None = None
 ) -> Iterator[Change]:
-    """The changes in these rows; `tables` keeps those of some relations only."""
+    """The changes in these rows. With `tables`, only those of relations for which it returns True."""
     rows = content.rows
     for row in range(start, stop):
         kind = rows.kind[row]
@@ -69,7 +69,7 @@ def changes_of(
                 yield change
 
 
-def _changes(entry: Entry, content: Content, row: int) -> Iterator[Change]:
+def _changes(entry: LogEntry, content: SegmentContent, row: int) -> Iterator[Change]:
     common = (entry.lsn, entry.xid, entry.committed_at)
     match message.parse(entry.payload):
         case message.Insert(new=new):

@@ -1,4 +1,4 @@
-"""The objects a log is made of, by name alone."""
+"""The objects of a log, from their names alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.store import ObjectInfo, Store
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
-    """One segment under its own name, or several in a merged object."""
+    """An object with one segment, or a merged object with several."""
 
     first: int
     last: int
@@ -29,14 +29,14 @@ class LogObject:
         return self.first <= other.first and other.last <= self.last and self.segments > other.segments
 
 
-def listed(store: Store) -> list[LogObject]:
-    """By first id; of those that begin with the same segment, larger ones first."""
+def list_objects(store: Store) -> list[LogObject]:
+    """The objects ordered by first id; of those with the same first id, larger ones first."""
     spans = ((segment.ids(info.key), info) for info in store.list(segment.PREFIX))
     return sorted((LogObject(*span, info) for span, info in spans if span), key=lambda o: (o.first, -o.last))
 
 
-def covered(objects: Sequence[LogObject]) -> dict[LogObject, LogObject]:
-    """Objects all of whose segments are in a larger one: what an interrupted merge left behind."""
+def find_covered(objects: Sequence[LogObject]) -> dict[LogObject, LogObject]:
+    """Objects whose segments are all in a larger object, which is the value. Interrupted merges leave them."""
     found: dict[LogObject, LogObject] = {}
     widest: LogObject | None = None
     for o in objects:

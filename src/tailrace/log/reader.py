@@ -1,8 +1,8 @@
-"""Reads a log: segments by id, changes by position, and what arrives while one waits.
+"""Reads a log: segments by id, changes by position, and new changes as they arrive.
 
-A transaction is visible once its commit is in the log. The end of a segment may be the beginning of a transaction that
-goes on in the next ones; whether it ever ended, or is void because capture crashed inside it, is found by looking ahead
-at headers, so that memory stays bounded however large it is.
+A transaction is visible once its commit is in the log. A segment may end with the beginning of a transaction that
+continues in the next segments. Whether that transaction was completed, or is void because capture crashed inside it, is
+found by reading the headers ahead, so that memory stays bounded however large the transaction is.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import TypeVar
 from tailrace.change import Change, Lsn, Position, Relation
 from tailrace.errors import CorruptError, GapError
 from tailrace.log import segment
-from tailrace.log.entry import Entry, changes_of
-from tailrace.log.segment import Content, Header, RelationUse
+from tailrace.log.entry import LogEntry, decode_changes
+from tailrace.log.segment import Header, RelationUse, SegmentContent
 from tailrace.log.trim import Trim
 from tailrace.store import ObjectInfo, Store
 
-# Footers are a few KB; one request of this size nearly always has all of it.
+# Footers are a few KB, so one request of this size nearly always returns the whole footer.
 _TAIL_BYTES = 64 * 1024
-_HEADERS_KEPT = 100_000
-# Of changes, and segments: several sinks that follow the log read each once. A larger object is kept by itself.
-_CONTENTS_BYTES = 8 * 1024 * 1024
-_CONTENTS_KEPT = 1000
-# A segment moves into a merged object minutes after it was written, so a listing this young knows where all others are.
-_LISTING_HOLDS_S = 60.0
-# Between a listing and the read of what it showed, an object may be merged; not again and again.
+_MAX_HEADERS = 100_000
+# Limits of the content cache, which lets several sinks that follow the log read each segment once. An object larger
+# than this is cached alone.
+_MAX_CONTENT_BYTES = 8 * 1024 * 1024
+_MAX_CONTENTS = 1000
+# A segment is merged minutes after it was written at the earliest, so a listing this recent shows all earlier merges.
+_LISTING_VALID_S = 60.0
+# An object may be merged between the listing and the read, but not several times in a row.
 _ATTEMPTS = 4
 
 T = TypeVar("T")
@@ -45,22 +46,24 @@ class _Tail(Enum):
 
 
 class Segment:
-    """A handle on one segment, there or not: nothing is read before it is asked for."""
+    """A handle on one segment, which may not exist. Nothing is read until a method is called."""
 
     def __init__(self, reader: LogReader, id: int) -> None:
         self.id = id
         self._reader = reader
 
     def metadata(self) -> Header | None:
-        return self._reader._header(self.id)
+        """The segment's header; None if the segment does not exist."""
+        return self._reader._read_header(self.id)
 
-    def content(self) -> Content | None:
-        return self._reader._content(self.id)
+    def content(self) -> SegmentContent | None:
+        """The segment's header, rows and relations; None if the segment does not exist."""
+        return self._reader._read_content(self.id)
 
-    def entries(self) -> Iterator[Entry] | None:
-        """The rows as they were written, those of void transactions among them."""
+    def entries(self) -> Iterator[LogEntry] | None:
+        """The rows as they were written, including those of void transactions; None if the segment does not exist."""
         content = self.content()
-        return None if content is None else Entry.all(content)
+        return None if content is None else LogEntry.all(content)
 
     def __repr__(self) -> str:
         return f"Segment({self.id})"
@@ -68,15 +71,20 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows of one segment that a reader may see."""
+    """A range of visible rows of one segment."""
 
-    content: Content
+    content: SegmentContent
     start: int
     stop: int
 
 
 class LogReader:
-    """A log in a store, given as a `Store` or its URL. For any number of threads: they share what was read last."""
+    """Reads the log in a store. Threads may share a reader, and with it its cache.
+
+    Args:
+        store: The store, or its URL: `file:///path` or `s3://bucket/prefix`.
+        options: Options of the store, as in `[store.options]`. Only used with a URL.
+    """
 
     def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
         self.store = Store.open(store, options) if isinstance(store, str) else store
@@ -86,18 +94,23 @@ class LogReader:
         self._merged: list[tuple[int, int, ObjectInfo]] = []
         self._listed_at: float | None = None
         self._newest_listed = 0
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, SegmentContent] = {}
         self._contents_bytes = 0
         self._lock = threading.Lock()
 
     def list(self, first: int | None = None, last: int | None = None) -> list[Segment]:
-        """The segments there are, ascending; `first` and `last` are included."""
+        """The existing segments, in ascending order.
+
+        Args:
+            first: The lowest id to return; None for no limit.
+            last: The highest id to return; None for no limit.
+        """
         self._listed_at = time.monotonic()
         objects: dict[int, ObjectInfo] = {}
         merged: list[tuple[int, int, ObjectInfo]] = []
         newest = 0
         found: set[int] = set()
-        # A merged object sorts under its first id, so one that covers `first` may stand before it.
+        # A merged object sorts by its first id, so one that contains `first` may sort before it.
         for info in self.store.list(segment.PREFIX):
             span = segment.ids(info.key)
             if span is None:
@@ -113,17 +126,20 @@ class LogReader:
         return [Segment(self, id) for id in sorted(found)]
 
     def get(self, id: int) -> Segment:
+        """A handle on the segment with this id, whether or not it exists."""
         return Segment(self, id)
 
     def first(self) -> Segment | None:
+        """The oldest segment; None if the log is empty."""
         return next(iter(self.list()), None)
 
     def last(self) -> Segment | None:
+        """The newest segment; None if the log is empty."""
         segments = self.list()
         return segments[-1] if segments else None
 
     def end_lsn(self) -> Lsn:
-        """Every transaction that commits below this is in the log; what is above may be on its way."""
+        """The end of the log: all transactions that commit below this LSN are in the log."""
         last = self.last()
         header = last.metadata() if last else None
         return header.end_lsn if header else Lsn(0)
@@ -136,7 +152,15 @@ class LogReader:
         tables: Callable[[Relation], bool] | None = None,
         across_gaps: bool = False,
     ) -> Iterator[Change]:
-        """Changes in commit order from `start` on, up to and without `end`, as far as the log goes now."""
+        """Changes in commit order, up to the current end of the log.
+
+        Args:
+            start: The first position or commit time to include; None for the beginning of the log.
+            end: The position or commit time at which to stop, exclusive; None for the end of the log.
+            tables: Called with a relation; only changes of relations for which it returns True are yielded, and no
+                logical messages.
+            across_gaps: Continue after a gap instead of raising GapError.
+        """
         yield from self._changes(start, end, tables, across_gaps, wait=None)
 
     def follow(
@@ -147,7 +171,14 @@ class LogReader:
         poll_seconds: float = 0.05,
         stop: threading.Event | None = None,
     ) -> Iterator[Change]:
-        """Changes from a position on (None: the log's beginning), then each as it arrives, until `stop` is set."""
+        """Changes in commit order, and then new ones as they arrive, until `stop` is set.
+
+        Args:
+            from_position: The first position or commit time to include; None for the beginning of the log.
+            tables: As for `changes`.
+            poll_seconds: How often to look for new segments.
+            stop: Ends the iteration once it is set.
+        """
         stopped = stop or threading.Event()
         yield from self._changes(from_position, None, tables, False, wait=lambda: not stopped.wait(poll_seconds))
 
@@ -161,8 +192,8 @@ class LogReader:
     ) -> Iterator[Change]:
         first_id = self.find(start)
         if isinstance(start, Position) and not across_gaps:
-            header = self._header(first_id)
-            # The segment that tells of a gap is empty, and reaches to where the log begins again.
+            header = self._read_header(first_id)
+            # The segment that records a gap is empty, and its end LSN is where the log begins again.
             if (
                 header is not None
                 and header.gap_from is not None
@@ -171,7 +202,7 @@ class LogReader:
             ):
                 raise gap_error(header)
         for span in self.spans(first_id, wait=wait, across_gaps=across_gaps):
-            for change in changes_of(span.content, span.start, span.stop, tables):
+            for change in decode_changes(span.content, span.start, span.stop, tables):
                 if start is not None and _is_before(change, start):
                     continue
                 if end is not None and not _is_before(change, end):
@@ -183,9 +214,12 @@ class LogReader:
     def spans(
         self, first_id: int, *, wait: Callable[[], bool] | None = None, across_gaps: bool = False
     ) -> Iterator[Span]:
-        """What may be seen of each segment from an id on. `wait` is called when nothing new is there; False ends it."""
+        """The visible rows of each segment from an id on.
+
+        `wait` is called when there is no new segment; the iteration ends if it returns False, or is None.
+        """
         id = first_id
-        while (content := self._awaited(id, self._content, wait)) is not None:
+        while (content := self._wait_for(id, self._read_content, wait)) is not None:
             header = content.header
             if header.gap_from is not None and not across_gaps and id != first_id:
                 raise gap_error(header)
@@ -200,34 +234,34 @@ class LogReader:
             id += 1
 
     def find(self, start: Position | datetime | None) -> int:
-        """The first segment in which a change at or after `start` may stand."""
+        """The id of the first segment that may hold a change at or after `start`."""
         ids = [s.id for s in self.list()]
         if not ids:
             return 1
         if trim := Trim.load(self.store):
-            # Until they are all gone, some that retention removes may still be there, without the ones before them.
+            # While retention removes segments, some of them still exist without the ones before them.
             ids = ids[bisect_left(ids, trim.first_id) :] or ids[-1:]
             if isinstance(start, Position) and start < trim.end:
                 raise GapError(
                     f"changes from {start} to {trim.end} are no longer in the log: retention removed them",
-                    "start again from a snapshot, or from where the log begins now",
+                    "start from a snapshot, or from the current beginning of the log",
                 )
         if start is None:
             return ids[0]
         if isinstance(start, datetime):
             wanted = int(start.timestamp() * 1_000_000)
-            return next((i for i in ids if (self._known(i).last_committed_at_us or 0) >= wanted), ids[-1])
-        at = bisect_left(ids, True, key=lambda i: self._known(i).end_lsn > start.commit_lsn)
+            return next((i for i in ids if (self._existing_header(i).last_committed_at_us or 0) >= wanted), ids[-1])
+        at = bisect_left(ids, True, key=lambda i: self._existing_header(i).end_lsn > start.commit_lsn)
         at = min(at, len(ids) - 1)
-        # The transaction that ends there may have begun in earlier segments.
-        while at > 0 and not self._known(ids[at - 1]).ends_at_commit:
+        # The transaction may have begun in earlier segments.
+        while at > 0 and not self._existing_header(ids[at - 1]).ends_at_commit:
             at -= 1
         return ids[at]
 
     def _tail(self, id: int, wait: Callable[[], bool] | None) -> _Tail:
         while True:
             id += 1
-            header = self._awaited(id, self._header, wait)
+            header = self._wait_for(id, self._read_header, wait)
             if header is None:
                 return _Tail.OPEN
             if header.voids_tail:
@@ -235,8 +269,8 @@ class LogReader:
             if header.committed_rows:
                 return _Tail.COMPLETE
 
-    def _awaited(self, id: int, read: Callable[[int], T | None], wait: Callable[[], bool] | None) -> T | None:
-        """What `read` finds of a segment, once it is there; None when it is not and there is no more waiting."""
+    def _wait_for(self, id: int, read: Callable[[int], T | None], wait: Callable[[], bool] | None) -> T | None:
+        """What `read` returns for a segment once it exists; None if it does not and `wait` is None or returns False."""
         attempts = 0
         while (found := read(id)) is None:
             if wait is not None and not self._may_have_moved(id):
@@ -250,11 +284,11 @@ class LogReader:
         return found
 
     def _may_have_moved(self, id: int) -> bool:
-        """Whether only a new listing can tell that a segment, not found where it was looked for, does not exist yet."""
+        """Whether a segment that was not found may be in a merged object, so that only a new listing can tell."""
         if id <= self._newest_listed:
             return True
         now = time.monotonic()
-        if self._listed_at is not None and now - self._listed_at < _LISTING_HOLDS_S:
+        if self._listed_at is not None and now - self._listed_at < _LISTING_VALID_S:
             return False
         self._listed_at = now
         return any(segment.ids(info.key) for info in self.store.list(segment.PREFIX, after=segment.key(id)))
@@ -263,57 +297,59 @@ class LogReader:
         trim = Trim.load(self.store)
         if trim is not None and id < trim.first_id:
             return GapError(
-                f"segment {id} of {self.store.url} is no longer there: retention removed it",
-                "start again from a snapshot, or from where the log begins now",
+                f"segment {id} of {self.store.url} no longer exists: retention removed it",
+                "start from a snapshot, or from the current beginning of the log",
             )
         return CorruptError(
-            f"segment {id} of {self.store.url} is missing, though later ones are there",
-            "restore it from a copy of the store; changes in it are nowhere else",
+            f"segment {id} of {self.store.url} is missing, but later segments exist",
+            "restore it from a copy of the store: its changes are nowhere else",
         )
 
-    def awaited_header(self, id: int) -> Header | None:
-        """What a segment says of itself; None while it is not there. One that went missing is an error."""
-        return self._awaited(id, self._header, lambda: False)
+    def header(self, id: int) -> Header | None:
+        """A segment's header; None if it is not written yet. Raises CorruptError or GapError if it is missing."""
+        return self._wait_for(id, self._read_header, lambda: False)
 
-    def awaited_content(self, id: int) -> Content | None:
-        """A segment that was there, wherever it was merged to meanwhile."""
-        return self._awaited(id, self._content, lambda: False)
+    def content(self, id: int) -> SegmentContent | None:
+        """A segment's content, even if it was merged meanwhile; otherwise as `header`."""
+        return self._wait_for(id, self._read_content, lambda: False)
 
     def relations(self, id: int) -> Iterator[tuple[RelationUse, Relation]]:
-        """The definitions that a segment's rows use, in order, from its footer alone; none while it is not there."""
-        found = self._awaited(id, self._described, lambda: False)
+        """The relations that a segment's rows use, in order, from its footer; empty if it is not written yet."""
+        found = self._wait_for(id, self._read_footer, lambda: False)
         for use in found[0].relations if found else ():
             if found is None or use.digest not in found[1]:
                 raise CorruptError(f"segment {id} uses relation {use.relation_id}, which it does not define")
             yield use, found[1][use.digest]
 
-    def _known(self, id: int) -> Header:
-        header = self._awaited(id, self._header, None)
+    def _existing_header(self, id: int) -> Header:
+        header = self._wait_for(id, self._read_header, None)
         if header is None:
             raise self._missing(id)
         return header
 
-    def _header(self, id: int) -> Header | None:
-        found = self._described(id)
+    def _read_header(self, id: int) -> Header | None:
+        found = self._read_footer(id)
         return found[0] if found is not None else None
 
-    def _described(self, id: int) -> tuple[Header, Mapping[str, Relation]] | None:
+    def _read_footer(self, id: int) -> tuple[Header, Mapping[str, Relation]] | None:
         """A segment's header, and relations by digest: at least those that it uses."""
-        if (known := self._headers.get(id)) is not None:
-            return known
-        for name, size in self._places(id):
-            found = self._read_headers(name, size)
+        if (cached := self._headers.get(id)) is not None:
+            return cached
+        for name, size in self._possible_objects(id):
+            found = self._read_object_footer(name, size)
             if found is not None:
                 headers, relations = found
-                # What is the same is kept once, and known by being the same.
+                # Equal relations share one object, so that comparing them is fast.
                 own = {digest: self._relations.setdefault(digest, relation) for digest, relation in relations.items()}
-                if len(self._headers) >= _HEADERS_KEPT:
+                if len(self._headers) >= _MAX_HEADERS:
                     self._headers, self._relations = {}, {}
                 self._headers.update((h.id, (h, own)) for h in headers)
                 return next(((h, own) for h in headers if h.id == id), None)
         return None
 
-    def _read_headers(self, name: str, size: int | None) -> tuple[Sequence[Header], Mapping[str, Relation]] | None:
+    def _read_object_footer(
+        self, name: str, size: int | None
+    ) -> tuple[Sequence[Header], Mapping[str, Relation]] | None:
         if size is None:
             info = self.store.head(name)
             if info is None:
@@ -330,12 +366,12 @@ class LogReader:
             if found > size:
                 raise CorruptError(f"{name}: its footer is larger than the object")
             wanted = found
-        raise CorruptError(f"{name}: an empty object")
+        raise CorruptError(f"{name} is an empty object")
 
-    def _content(self, id: int) -> Content | None:
-        if (known := self._contents.get(id)) is not None:
-            return known
-        for name, _ in self._places(id):
+    def _read_content(self, id: int) -> SegmentContent | None:
+        if (cached := self._contents.get(id)) is not None:
+            return cached
+        for name, _ in self._possible_objects(id):
             data = self.store.get(name)
             if data is None:
                 continue
@@ -344,15 +380,15 @@ class LogReader:
                 raise CorruptError(f"{name} does not hold segment {id}")
             with self._lock:
                 size = sum(content.rows.payload.nbytes for content in found.values())
-                if self._contents_bytes + size > _CONTENTS_BYTES or len(self._contents) > _CONTENTS_KEPT:
+                if self._contents_bytes + size > _MAX_CONTENT_BYTES or len(self._contents) > _MAX_CONTENTS:
                     self._contents, self._contents_bytes = {}, 0
                 self._contents |= found
                 self._contents_bytes += size
             return found[id]
         return None
 
-    def _places(self, id: int) -> Iterator[tuple[str, int | None]]:
-        """Objects that may hold a segment: merged ones if the last listing showed any, then its own."""
+    def _possible_objects(self, id: int) -> Iterator[tuple[str, int | None]]:
+        """Key and size of the objects that may hold a segment: merged ones from the last listing, then its own."""
         if self._listed_at is None:
             self.list()
         for first, last, merged in self._merged:
@@ -371,5 +407,5 @@ def _is_before(change: Change, bound: Position | datetime) -> bool:
 def gap_error(header: Header) -> GapError:
     return GapError(
         f"changes between {header.gap_from} and segment {header.id} are not in the log",
-        "start again from a snapshot taken after the gap",
+        "start from a snapshot taken after the gap",
     )

@@ -1,7 +1,7 @@
-"""Removes the log's oldest objects, as far as nobody needs them.
+"""Removes the oldest objects of the log that nothing needs.
 
-A sink needs what is after its cursor; a bootstrap needs what is after the newest snapshot of each table. The record of
-what is removed is written first, then objects go oldest first, so that a crash leaves a log without holes.
+A sink needs the changes after its cursor; a bootstrap needs those after the newest snapshot of each table. Retention
+writes the record of what it removes first and then deletes the oldest objects first, so that a crash leaves no holes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from itertools import pairwise
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.log import snapshot
-from tailrace.log.consistency import Shape
-from tailrace.log.listing import LogObject, covered, listed
+from tailrace.log.consistency import RowStructure
+from tailrace.log.listing import LogObject, find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header
 from tailrace.log.trim import Trim
@@ -27,98 +27,100 @@ POSITION = "position.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What is kept. None in both: everything."""
+class RetentionLimits:
+    """How much of the log is retained; everything if both are None."""
 
     max_age: timedelta | None = None
     max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """An object of the log, with what decides over it."""
+class RemovalCandidate:
+    """An object of the log, with the facts that decide whether it is removed."""
 
     object: LogObject
     last: Position | None
-    """Of its rows; None when it has none."""
+    """The position of its last row; None if it has no rows."""
     newest_at: datetime
-    ends_whole: bool
-    """No transaction goes on from it into the next object."""
+    ends_at_commit: bool
+    """No transaction continues from it into the next object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetentionPlan:
     remove: Sequence[LogObject]
-    kept_for: str | None
-    """What keeps objects that the limits would remove; None when nothing does."""
+    retained_for: str | None
+    """What needs the next object that the limits would remove; None if nothing does."""
 
 
 def retain(
     store: Store,
-    limits: Limits,
+    limits: RetentionLimits,
     *,
     now: datetime | None = None,
     force: bool = False,
     dry_run: bool = False,
     progress: Callable[[LogObject], None] = lambda _: None,
-) -> Plan:
-    """Trim the log. `force` goes past the cursors of sinks, which then have to start again from a snapshot."""
+) -> RetentionPlan:
+    """Trim the log. With `force`, ignore the cursors of sinks, which then have to restart from a snapshot."""
     reader = LogReader(store)
     trim = Trim.load(store)
-    objects = listed(store)
-    left_over = covered(objects)
-    kept = [o for o in objects if o not in left_over and (trim is None or o.last >= trim.first_id)]
-    made = plan(
-        _candidates(reader, kept),
-        sum(o.info.size for o in kept),
+    objects = list_objects(store)
+    leftovers = find_covered(objects)
+    current = [o for o in objects if o not in leftovers and (trim is None or o.last >= trim.first_id)]
+    result = plan(
+        _candidates(reader, current),
+        sum(o.info.size for o in current),
         limits,
         now or datetime.now(UTC),
         cursors={} if force else cursors(store),
-        snapshots=snapshots(store),
+        snapshots=newest_snapshots(store),
     )
     if dry_run:
-        return made
-    if made.remove:
-        trim = _record(reader, made.remove, trim)
+        return result
+    if result.remove:
+        trim = _trim_record(reader, result.remove, trim)
         trim.save(store)
-    # All before the record's first, also what an interrupted run or an interrupted merge left behind.
+    # Delete all objects before the record's first segment, including leftovers of an interrupted run or merge.
     for o in objects:
         if trim is not None and o.last < trim.first_id:
             store.delete(o.key)
             progress(o)
-    return made
+    return result
 
 
 def plan(
-    candidates: Iterable[Candidate],
+    candidates: Iterable[RemovalCandidate],
     total_bytes: int,
-    limits: Limits,
+    limits: RetentionLimits,
     now: datetime,
     cursors: Mapping[str, Position],
     snapshots: Mapping[str, Lsn],
-) -> Plan:
-    """Which objects to remove: as many of the oldest as the limits want and nobody needs, up to a transaction's end."""
-    taken: list[LogObject] = []
-    whole = 0
+) -> RetentionPlan:
+    """The objects to remove: the oldest ones beyond the limits that nothing needs, up to the end of a transaction."""
+    removable: list[LogObject] = []
+    count = 0
     for candidate in candidates:
         is_old = limits.max_age is not None and candidate.newest_at < now - limits.max_age
         is_too_much = limits.max_bytes is not None and total_bytes > limits.max_bytes
         if not (is_old or is_too_much):
             break
-        if kept_for := _needed_by(candidate, cursors, snapshots):
-            return Plan(taken[:whole], kept_for)
+        if retained_for := _needed_by(candidate, cursors, snapshots):
+            return RetentionPlan(removable[:count], retained_for)
         total_bytes -= candidate.object.info.size
-        taken.append(candidate.object)
-        if candidate.ends_whole:
-            whole = len(taken)
-    return Plan(taken[:whole], None)
+        removable.append(candidate.object)
+        if candidate.ends_at_commit:
+            count = len(removable)
+    return RetentionPlan(removable[:count], None)
 
 
-def _needed_by(candidate: Candidate, cursors: Mapping[str, Position], snapshots: Mapping[str, Lsn]) -> str | None:
+def _needed_by(
+    candidate: RemovalCandidate, cursors: Mapping[str, Position], snapshots: Mapping[str, Lsn]
+) -> str | None:
     if candidate.last is None:
         return None
-    # The row at `last` is a COMMIT, which stands one after its transaction's last change, or is a change itself. Where
-    # that last change was left out, a cursor at the one before it holds the object until it moves on.
+    # The row at `last` is a change, or a COMMIT, whose ordinal is one above its transaction's last change. If that
+    # change was left out of the log, a cursor at the one before retains the object until the cursor advances.
     commit_lsn, ordinal = candidate.last
     for sink, cursor in cursors.items():
         if cursor < Position(commit_lsn, max(ordinal - 1, 0)):
@@ -129,59 +131,59 @@ def _needed_by(candidate: Candidate, cursors: Mapping[str, Position], snapshots:
     return None
 
 
-def _candidates(reader: LogReader, objects: Sequence[LogObject]) -> Iterator[Candidate]:
-    """All objects but the newest, read only as far as they are asked for."""
+def _candidates(reader: LogReader, objects: Sequence[LogObject]) -> Iterator[RemovalCandidate]:
+    """All objects but the newest. Reads headers lazily."""
     for o, follower in pairwise(objects):
         headers = [_header(reader, id) for id in range(o.first, o.last + 1)]
         times = [h.last_committed_at_us for h in headers if h.last_committed_at_us is not None]
-        # Objects that overlap, as two merges at once may leave them, cannot be cut apart.
-        is_apart = follower.first == o.last + 1
-        yield Candidate(
+        # Concurrent merges may leave overlapping objects, which can only be removed together.
+        is_adjacent = follower.first == o.last + 1
+        yield RemovalCandidate(
             o,
             max((h.last for h in headers if h.last is not None), default=None),
             datetime.fromtimestamp(max(times) / 1e6, UTC) if times else o.info.modified_at,
-            is_apart and (headers[-1].ends_at_commit or _header(reader, follower.first).voids_tail),
+            is_adjacent and (headers[-1].ends_at_commit or _header(reader, follower.first).voids_tail),
         )
 
 
 def _header(reader: LogReader, id: int) -> Header:
     header = reader.get(id).metadata()
     if header is None:
-        raise CorruptError(f"segment {id} of {reader.store.url} went away", "try again, or run `tailrace log verify`")
+        raise CorruptError(f"segment {id} of {reader.store.url} disappeared", "retry, or run `tailrace log verify`")
     return header
 
 
-def _record(reader: LogReader, removed: Sequence[LogObject], earlier: Trim | None) -> Trim:
-    kept = _header(reader, max(o.last for o in removed) + 1)
-    for id in range(kept.id - 1, removed[0].first - 1, -1):
+def _trim_record(reader: LogReader, removed: Sequence[LogObject], earlier: Trim | None) -> Trim:
+    first = _header(reader, max(o.last for o in removed) + 1)
+    for id in range(first.id - 1, removed[0].first - 1, -1):
         content = reader.get(id).content() if _header(reader, id).committed_rows else None
         if content is not None:
-            row = Shape(content.rows).row(content.header.committed_rows - 1)
-            return Trim(kept.id, kept.previous, Position(row.position.commit_lsn, row.position.ordinal + row.weight))
-    return Trim(kept.id, kept.previous, earlier.end if earlier else Position(Lsn(0), 0))
+            row = RowStructure(content.rows).row(content.header.committed_rows - 1)
+            return Trim(first.id, first.previous, Position(row.position.commit_lsn, row.position.ordinal + row.weight))
+    return Trim(first.id, first.previous, earlier.end if earlier else Position(Lsn(0), 0))
 
 
 def cursors(store: Store) -> dict[str, Position]:
-    """Of each sink that keeps its cursor in the store, the last position it has made durable."""
+    """The last durable position of each sink that stores its cursor in the store."""
     found = {}
     for info in store.list(CURSORS):
         parts = info.key.split("/")
         if len(parts) == 3 and parts[2] == POSITION:
-            found[parts[1]] = cursor_in(store, info.key)
+            found[parts[1]] = read_cursor(store, info.key)
     return found
 
 
-def cursor_in(store: Store, key: str) -> Position:
+def read_cursor(store: Store, key: str) -> Position:
     return Position.parse(_text(store, key, "position"))
 
 
-def snapshots(store: Store) -> dict[str, Lsn]:
-    """Of each table that has a snapshot, the newest one's LSN."""
+def newest_snapshots(store: Store) -> dict[str, Lsn]:
+    """The LSN of each table's newest snapshot."""
     newest: dict[str, tuple[str, str]] = {}
     for info in store.list(snapshot.PREFIX):
         parts = info.key.split("/")
         if len(parts) == 4 and parts[3] == snapshot.META:
-            # Ids sort by LSN. A table that was renamed has another key, but the same oid.
+            # Ids sort by LSN. A renamed table has another key but the same oid.
             oid = parts[1].partition("-")[0]
             newest[oid] = max((parts[2], parts[1]), newest.get(oid, ("", "")))
     return {
@@ -194,4 +196,4 @@ def _text(store: Store, key: str, field: str) -> str:
     try:
         return str(json.loads(store.get(key) or b"")[field])
     except (ValueError, KeyError, TypeError, TailraceError) as error:
-        raise CorruptError(f"{key}: no {field} in it", "nothing is removed until this is mended") from error
+        raise CorruptError(f"{key} has no {field}", "retention removes nothing until this is repaired") from error

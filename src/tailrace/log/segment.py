@@ -1,9 +1,9 @@
-"""The segment format: rows and relations → the bytes of one immutable object, and back. Pure.
+"""The segment format: converts rows and relations to the bytes of one immutable object, and back. Pure.
 
-`docs/log-format.md` specifies it. In short: a Parquet file whose footer carries one header for each segment in it
-(one; several after compaction), each header naming the SHA-256 of its rows and of the header before it. Just before the
-footer stand two checksums, of the bytes before them and of the footer, so that a whole object or a footer alone can be
-trusted.
+`docs/log-format.md` specifies it. In short: an object is a Parquet file whose footer has one header for each segment in
+it (one segment; several after compaction). Each header has the SHA-256 of its rows and of the header before it. Just
+before the footer are two checksums, one of the bytes before them and one of the footer, so that readers can verify a
+whole object, or a footer alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.pgoutput import message
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 
 VERSION = 1
 PREFIX = "log"
@@ -34,7 +34,7 @@ _HEADERS = b"tailrace.headers"
 _RELATIONS = b"tailrace.relations"
 _DIGEST = hashlib.sha256().digest_size
 _CHECKSUMS = 2 * _DIGEST
-_RESTORE = "restore the object from a copy of the store; `tailrace log verify` lists all that are damaged"
+_RESTORE = "restore the object from a copy of the store; `tailrace log verify` lists all damaged objects"
 
 SCHEMA = pa.schema(
     [
@@ -55,7 +55,7 @@ _CODE[[ord(k) for k in _KINDS]] = np.arange(len(_KINDS), dtype=np.int8)
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Which database, which history of it, and which slot and publication a log is made from."""
+    """The source of a log: database, timeline, slot and publication."""
 
     system_id: str
     timeline: int
@@ -66,7 +66,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RelationUse:
-    """From this row of its segment on, rows with this relation id have this definition."""
+    """The definition that rows with a relation id have, from a row of the segment on."""
 
     relation_id: int
     first_row: int
@@ -75,24 +75,24 @@ class RelationUse:
 
 @dataclass(frozen=True)
 class Header:
-    """What a segment says of itself. Its text is what the next segment's `previous` is the SHA-256 of."""
+    """A segment's metadata. The next segment's `previous` is the SHA-256 of its JSON text."""
 
     id: int
     source: SourceIdentity
     rows: int
     committed_rows: int
-    """Rows, from the first, whose transactions are complete. The rest is the beginning of one that goes on."""
+    """The number of leading rows whose transactions are complete. The other rows begin one that continues."""
     first: Position | None
     last: Position | None
     end_lsn: Lsn
-    """Every transaction that commits below this is in the log up to here."""
+    """All transactions that commit below this LSN are in the log up to this segment."""
     first_committed_at_us: int | None
     last_committed_at_us: int | None
     payload_bytes: int
     voids_tail: bool
-    """The transaction that the previous segment left open is void: capture was restarted, and it comes again."""
+    """The transaction that the previous segment left open is void: capture restarted and receives it again."""
     gap_from: Lsn | None
-    """Changes between this LSN and the segment were lost with the slot, and an operator accepted it."""
+    """Changes between this LSN and the segment were lost with the slot, and an operator accepted the loss."""
     relations: tuple[RelationUse, ...]
     content: str
     previous: str
@@ -144,26 +144,30 @@ class Header:
 
     @cached_property
     def link(self) -> str:
+        """The SHA-256 of the header's text, which the next segment's `previous` must equal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-class Decoded:
+class DecodedCache:
+    """Decoded changes of a whole segment."""
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.whole: dict[bool, Any] = {}
-        """By whether values are texts."""
+        """By `as_text`: whether values are texts."""
 
 
 @dataclass(frozen=True)
-class Content:
-    """One segment, read: its header, its rows, the relations they use."""
+class SegmentContent:
+    """A segment's header, its rows, and the relations that the rows use."""
 
     header: Header
-    rows: Rows
+    rows: LogRows
     relations: Mapping[str, Relation]
     """By digest."""
 
     def relation_at(self, row: int, relation_id: int) -> Relation:
+        """The definition of a relation id at a row."""
         found = None
         for use in self._uses.get(relation_id, ()):
             if use.first_row <= row:
@@ -175,9 +179,9 @@ class Content:
         return found
 
     @cached_property
-    def decoded(self) -> Decoded:
-        """Whoever decodes it leaves the result here, for those who want the same."""
-        return Decoded()
+    def decoded(self) -> DecodedCache:
+        """Decoded changes that consumers of the same segment share."""
+        return DecodedCache()
 
     @cached_property
     def _uses(self) -> Mapping[int, Sequence[RelationUse]]:
@@ -188,12 +192,12 @@ class Content:
 
 
 def key(first: int, last: int | None = None) -> str:
-    """The object that holds this segment, or after compaction these segments."""
+    """The key of the object with one segment, or of the merged object with a range of segments."""
     return f"{PREFIX}/{first:020d}.parquet" if last is None else f"{PREFIX}/{first:020d}-{last:020d}.parquet"
 
 
 def ids(object_key: str) -> tuple[int, int] | None:
-    """First and last id in an object, by its key; None for a key that is no segment's."""
+    """The first and last segment id in an object, from its key; None if the key is not a segment's."""
     directory, _, name = object_key.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
     first, dash, last = stem.partition("-")
@@ -204,8 +208,8 @@ def ids(object_key: str) -> tuple[int, int] | None:
     return int(first), int(last or first)
 
 
-def content_digest(rows: Rows) -> str:
-    """SHA-256 over the rows, column by column, in fixed binary form: independent of how Parquet packs them."""
+def content_digest(rows: LogRows) -> str:
+    """SHA-256 of the rows, column by column in a fixed binary form: independent of the Parquet encoding."""
     digest = hashlib.sha256()
     for column in rows.columns():
         digest.update(np.ascontiguousarray(column).data)
@@ -216,22 +220,22 @@ def content_digest(rows: Rows) -> str:
 
 
 def payload_buffers(payload: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:
-    """Offsets from 0 and the bytes they point into."""
+    """Offsets, starting at 0, and the bytes that they refer to."""
     _, offsets_buffer, data = payload.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int32, count=len(payload) + 1, offset=4 * payload.offset)
     view = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else memoryview(b"")
     return offsets - offsets[0], view
 
 
-def seal(header: Header, rows: Rows, relations: Mapping[str, Relation]) -> tuple[Header, bytes]:
-    """The finished header and the object's bytes. What the header says of the rows is filled in here."""
-    finished = describing(header, rows)
+def seal(header: Header, rows: LogRows, relations: Mapping[str, Relation]) -> tuple[Header, bytes]:
+    """The finished header and the object's bytes. Sets the header's fields that follow from the rows."""
+    finished = with_row_facts(header, rows)
     used = {u.digest: relations[u.digest] for u in finished.relations}
     return finished, pack([finished.to_json()], rows, used)
 
 
-def describing(header: Header, rows: Rows) -> Header:
-    """The header with everything in it that follows from the rows."""
+def with_row_facts(header: Header, rows: LogRows) -> Header:
+    """The header with all fields set that follow from the rows."""
     return replace(
         header,
         rows=len(rows),
@@ -244,8 +248,8 @@ def describing(header: Header, rows: Rows) -> Header:
     )
 
 
-def pack(headers: Sequence[str], rows: Rows, relations: Mapping[str, Relation]) -> bytes:
-    """The bytes of an object that holds these segments, given as header texts and all their rows."""
+def pack(headers: Sequence[str], rows: LogRows, relations: Mapping[str, Relation]) -> bytes:
+    """The bytes of an object with these segments, given by their headers' texts and all their rows."""
     codes = pa.array(_CODE[rows.kind])
     table = pa.Table.from_arrays(
         [
@@ -265,7 +269,7 @@ def pack(headers: Sequence[str], rows: Rows, relations: Mapping[str, Relation]) 
         sink,
         SCHEMA,
         compression="zstd",
-        # Level 1 keeps sealing behind the stream on one core; 3 saves 5 % and costs half as much again.
+        # At level 1 sealing keeps up with the stream on one core. Level 3 saves 5 % and takes half as long again.
         compression_level=1,
         use_dictionary=["kind"],
         column_encoding={
@@ -281,8 +285,8 @@ def pack(headers: Sequence[str], rows: Rows, relations: Mapping[str, Relation]) 
     return _with_checksums(sink.getvalue())
 
 
-def unpack(data: bytes, name: str) -> list[Content]:
-    """The segments in an object's bytes, checked against its checksums."""
+def unpack(data: bytes, name: str) -> list[SegmentContent]:
+    """The segments in an object's bytes, after checking the checksums."""
     footer = _checked_footer(data, name)
     if hashlib.sha256(memoryview(data)[: footer - _CHECKSUMS]).digest() != data[footer - _CHECKSUMS : footer - _DIGEST]:
         raise _damaged(name)
@@ -293,26 +297,26 @@ def unpack(data: bytes, name: str) -> list[Content]:
     contents = []
     at = 0
     for header in headers:
-        contents.append(Content(header, rows.slice(at, at + header.rows), relations))
+        contents.append(SegmentContent(header, rows.slice(at, at + header.rows), relations))
         at += header.rows
     if at != len(rows):
-        raise CorruptError(f"{name}: {len(rows)} rows where its headers say {at}")
+        raise CorruptError(f"{name}: has {len(rows)} rows, but its headers say {at}")
     return contents
 
 
 def unpack_headers(tail: bytes, name: str) -> tuple[list[Header], dict[str, Relation]] | int:
-    """Headers, and relations by digest, from the last bytes of an object; or how many bytes that takes, if more."""
+    """Headers, and relations by digest, from the last bytes of an object; or the number of bytes needed, if more."""
     needed = 8 + int.from_bytes(tail[-8:-4], "little") + _CHECKSUMS
     if len(tail) < needed and tail[-4:] == b"PAR1":
         return needed
     footer = _checked_footer(tail, name)
-    # Arrow wants a file that starts like one; offsets in the footer are not followed here.
+    # Arrow requires a file that begins with PAR1. Reading metadata does not follow offsets in the footer.
     with _readable(name):
         return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)
 
 
 def _with_checksums(buffer: pa.Buffer) -> bytes:
-    """Parquet readers follow offsets from the file's start, so bytes before the footer are nobody's."""
+    """Insert the checksums before the footer. Parquet readers ignore them, because offsets count from the start."""
     view = memoryview(buffer)
     footer = len(view) - 8 - int.from_bytes(view[-8:-4], "little")
     body, rest = view[:footer], view[footer:]
@@ -320,7 +324,7 @@ def _with_checksums(buffer: pa.Buffer) -> bytes:
 
 
 def _checked_footer(data: bytes, name: str) -> int:
-    """Where the footer starts, once its checksum holds."""
+    """The offset of the footer, after checking its checksum."""
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     if data[-4:] != b"PAR1" or footer < _CHECKSUMS:
         raise CorruptError(f"{name}: not a whole segment ({len(data)} bytes)", _RESTORE)
@@ -331,7 +335,7 @@ def _checked_footer(data: bytes, name: str) -> int:
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Checksums prove that an object is as it was written, not that Tailrace wrote it."""
+    """Raise CorruptError for objects in another format: checksums do not prove that Tailrace wrote an object."""
     try:
         yield
     except (pa.ArrowException, OSError, AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
@@ -349,7 +353,7 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
     texts = raw[_HEADERS].decode().split("\n")
     headers = [Header.from_json(text) for text in texts]
     for header, text in zip(headers, texts, strict=True):
-        # The chain is of texts: one that reads the same but is written otherwise would break it later.
+        # Links are digests of the text, so another text with the same meaning would break the chain.
         if header.to_json() != text:
             raise CorruptError(f"{name}: the header of segment {header.id} is not in its canonical form", _RESTORE)
     return headers, {digest: _relation(text) for digest, text in json.loads(raw[_RELATIONS]).items()}
@@ -357,31 +361,34 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
 
 @lru_cache(maxsize=10_000)
 def _relation(text: str) -> Relation:
-    """Nearly every segment has the relations of the one before it."""
+    """Cached, because most segments have the same relations as the one before."""
     return Relation.from_json(text)
 
 
-def _rows(table: pa.Table) -> Rows:
+def _rows(table: pa.Table) -> LogRows:
     columns = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
     commit_lsn, ordinal, lsn, xid = (columns[n].to_numpy() for n in ("commit_lsn", "ordinal", "lsn", "xid"))
     commit_ts = columns["commit_ts"].cast(pa.int64()).to_numpy()
     kind = columns["kind"].cast(pa.binary())
     letters = np.frombuffer(payload_buffers(kind)[1], dtype=np.uint8)
     if len(letters) != len(table):
-        raise ValueError("a kind is one letter")
+        raise ValueError("a kind is not one letter")
     relation_id = columns["relation_id"].to_numpy()
-    return Rows(commit_lsn, ordinal, lsn, xid, commit_ts, letters, relation_id, columns["payload"])
+    return LogRows(commit_lsn, ordinal, lsn, xid, commit_ts, letters, relation_id, columns["payload"])
 
 
-def _position(rows: Rows, row: int) -> Position:
+def _position(rows: LogRows, row: int) -> Position:
     return Position(Lsn(rows.commit_lsn[row]), int(rows.ordinal[row]))
 
 
-def uses(rows: Rows, defined: Iterable[tuple[int, Relation]]) -> tuple[RelationUse, ...]:
-    """Which definitions these rows need. `defined`: (first row, relation) in order, those of earlier segments at 0."""
-    wanted = {int(i) for i in np.unique(rows.relation_id)} - {0}
+def relation_uses(rows: LogRows, defined: Iterable[tuple[int, Relation]]) -> tuple[RelationUse, ...]:
+    """The definitions that these rows use.
+
+    `defined` has (first row, relation) in order, with first row 0 for definitions of earlier segments.
+    """
+    used = {int(i) for i in np.unique(rows.relation_id)} - {0}
     for row in np.flatnonzero(rows.kind == ord("T")):
         truncate = message.parse(rows.payload[int(row)].as_py())
         assert isinstance(truncate, message.Truncate)
-        wanted.update(truncate.relation_oids)
-    return tuple(RelationUse(r.oid, first, r.digest) for first, r in defined if r.oid in wanted)
+        used.update(truncate.relation_oids)
+    return tuple(RelationUse(r.oid, first, r.digest) for first, r in defined if r.oid in used)

@@ -1,11 +1,11 @@
-"""The snapshot format: one table's rows at one LSN, and the reader of it.
+"""The format of snapshots (one table's rows at one LSN), and their reader.
 
-    snapshots/<relation key>/<snapshot id>/chunk-00001.parquet …   rows, in no order
-    snapshots/<relation key>/<snapshot id>/meta.json               written last: without it there is no snapshot
+    snapshots/<relation key>/<snapshot id>/chunk-00001.parquet …   rows, in any order
+    snapshots/<relation key>/<snapshot id>/meta.json               written last: a snapshot without it is unfinished
 
-A snapshot holds every transaction that commits below its LSN, and none that commits at or above it. The table at any
-later position is therefore the snapshot, then every change with `commit_lsn >= lsn`: PostgreSQL's consistent point is
-where the next record starts, and that record may itself be a commit.
+A snapshot includes all transactions that commit below its LSN, and none that commit at or above it. The table at any
+later position is therefore the snapshot plus all changes with `commit_lsn >= lsn`: PostgreSQL's consistent point is the
+start of the next record, which may itself be a commit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from tailrace import types
 from tailrace.change import Lsn, Relation
+from tailrace.column_name import unused_name
 from tailrace.errors import CorruptError
 from tailrace.log.segment import SourceIdentity
 from tailrace.store import Store
@@ -32,16 +33,16 @@ VERSION: Final = 1
 PREFIX: Final = "snapshots"
 META: Final = "meta.json"
 MARKER_PREFIX: Final = "tailrace.snapshot"
-"""Of the logical message that tells the log that a snapshot is finished."""
+"""The prefix of the logical message that announces a finished snapshot in the log."""
 
-# File systems allow 255 bytes for a name; two names of 63 bytes are 378 when each byte is written as %XX.
-_LONGEST_NAMES: Final = 200
+# File systems allow names of 255 bytes. Two identifiers of 63 bytes take 378 if each byte is written as %XX.
+_MAX_NAME_BYTES: Final = 200
 _READ_ROWS: Final = 65_536
-_AGAIN: Final = "take a new snapshot of the table, or restore the object from a copy of the store"
+_HINT: Final = "take a new snapshot of the table, or restore the object from a copy of the store"
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SnapshotChunk:
     name: str
     rows: int
     bytes: int
@@ -49,8 +50,8 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """One finished snapshot: what `meta.json` says, and a way to the rows."""
+class TableSnapshot:
+    """One finished snapshot: the contents of `meta.json`, and access to the rows."""
 
     id: str
     relation: Relation
@@ -58,7 +59,7 @@ class Snapshot:
     source: SourceIdentity
     taken_at: datetime
     rows: int
-    manifest: tuple[Chunk, ...]
+    manifest: tuple[SnapshotChunk, ...]
     store: Store | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -66,18 +67,19 @@ class Snapshot:
         return prefix(self.relation, self.id)
 
     def chunks(self) -> Iterator[pa.RecordBatch]:
-        """All rows: the table's columns with their mapped types, then a map of the values those cannot hold."""
+        """All rows. Columns are the table's with their mapped types, then a map of values that these cannot hold."""
         for chunk in self.manifest:
             yield from self.chunk(chunk)
 
-    def chunk(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def chunk(self, chunk: SnapshotChunk) -> Iterator[pa.RecordBatch]:
+        """The rows of one chunk."""
         assert self.store is not None
         name = f"{self.prefix}/{chunk.name}"
         data = self.store.get(name)
         if data is None:
-            raise CorruptError(f"{name} is missing, though {META} names it", _AGAIN)
+            raise CorruptError(f"{name} is missing, but {META} lists it", _HINT)
         if len(data) != chunk.bytes or hashlib.sha256(data).hexdigest() != chunk.sha256:
-            raise CorruptError(f"{name}: checksum does not match", _AGAIN)
+            raise CorruptError(f"{name}: checksum does not match", _HINT)
         yield from pq.ParquetFile(pa.BufferReader(data)).iter_batches(_READ_ROWS)
 
     def to_json(self) -> str:
@@ -94,14 +96,14 @@ class Snapshot:
         return json.dumps(raw | {"sha256": _digest(raw)}, ensure_ascii=False, indent=1)
 
     @classmethod
-    def from_json(cls, text: bytes, name: str, store: Store | None = None) -> Snapshot:
+    def from_json(cls, text: bytes, name: str, store: Store | None = None) -> TableSnapshot:
         try:
             raw: dict[str, Any] = json.loads(text)
             digest = raw.pop("sha256")
         except (ValueError, KeyError, AttributeError):
-            raise CorruptError(f"{name}: not a snapshot's description", _AGAIN) from None
+            raise CorruptError(f"{name} does not describe a snapshot", _HINT) from None
         if digest != _digest(raw):
-            raise CorruptError(f"{name}: checksum does not match", _AGAIN)
+            raise CorruptError(f"{name}: checksum does not match", _HINT)
         if raw["version"] != VERSION:
             raise CorruptError(f"{name} has format version {raw['version']}", "read it with a newer Tailrace")
         return cls(
@@ -111,7 +113,7 @@ class Snapshot:
             SourceIdentity(**raw["source"]),
             datetime.fromisoformat(raw["taken_at"]),
             raw["rows"],
-            tuple(Chunk(**chunk) for chunk in raw["chunks"]),
+            tuple(SnapshotChunk(**chunk) for chunk in raw["chunks"]),
             store,
         )
 
@@ -121,7 +123,7 @@ def _digest(raw: Mapping[str, Any]) -> str:
 
 
 def new_id(lsn: Lsn) -> str:
-    """Ids sort by LSN; two snapshots at one LSN differ all the same."""
+    """A new id. Ids sort by LSN; a random suffix makes them unique."""
     return f"{lsn:016X}-{secrets.token_hex(4)}"
 
 
@@ -134,19 +136,16 @@ def prefix(relation: Relation, id: str) -> str:
 
 
 def encoded_names(schema: str, name: str) -> str:
-    """Both names with every byte but letters, digits, - and _ as %XX; shortened where that is too long for a file."""
+    """Schema and table for a file name: every byte but letters, digits, - and _ is %XX. Long names are shortened."""
     whole = ".".join(quote(part, safe="").replace(".", "%2E").replace("~", "%7E") for part in (schema, name))
-    if len(whole) <= _LONGEST_NAMES:
+    if len(whole) <= _MAX_NAME_BYTES:
         return whole
-    return f"{whole[: _LONGEST_NAMES - 33]}~{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+    return f"{whole[: _MAX_NAME_BYTES - 33]}~{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
 
 def special_column(relation: Relation) -> str:
-    """The map of values that their columns cannot hold: always the last column of a chunk."""
-    name = "_special"
-    while any(column.name == name for column in relation.columns):
-        name = f"_{name}"
-    return name
+    """The name of a chunk's last column, the map of values that their columns cannot hold."""
+    return unused_name("_special", relation, ignore_case=False)
 
 
 def chunk_schema(relation: Relation) -> pa.Schema:
@@ -154,7 +153,7 @@ def chunk_schema(relation: Relation) -> pa.Schema:
 
 
 class ChunkWriter:
-    """The bytes of one chunk, given as batches; each becomes a row group, so that none has to wait in memory."""
+    """Writes batches of rows as one chunk. Each batch becomes a row group, so that none is held in memory."""
 
     def __init__(self, relation: Relation) -> None:
         self._schema = chunk_schema(relation)
@@ -163,9 +162,9 @@ class ChunkWriter:
             self._sink,
             self._schema,
             compression="zstd",
-            # As in segments: the processor's time is what limits a snapshot.
+            # As in segments: CPU time is what limits a snapshot.
             compression_level=1,
-            # A dictionary that grows beyond this costs time and saves nothing: 24 % smaller than with the default.
+            # A larger dictionary costs time and saves nothing: chunks are 24 % smaller than with the default limit.
             dictionary_pagesize_limit=64 * 1024,
         )
         self.rows = 0
@@ -177,15 +176,15 @@ class ChunkWriter:
         self._writer.write_batch(batch, row_group_size=max(len(batch), 1))
         self.rows += len(batch)
 
-    def finish(self, name: str) -> tuple[Chunk, bytes]:
+    def finish(self, name: str) -> tuple[SnapshotChunk, bytes]:
         self._writer.close()
         data = self._sink.getvalue().to_pybytes()
-        return Chunk(name, self.rows, len(data), hashlib.sha256(data).hexdigest()), data
+        return SnapshotChunk(name, self.rows, len(data), hashlib.sha256(data).hexdigest()), data
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a snapshot lies, as its key says without reading it."""
+class _SnapshotKey:
+    """The facts about a snapshot that are in its key."""
 
     relation_key: str
     id: str
@@ -208,19 +207,32 @@ class _Place:
 
 
 class SnapshotReader:
-    """The finished snapshots in a store, given as a `Store` or its URL."""
+    """Reads the finished snapshots in a store.
+
+    Args:
+        store: The store, or its URL: `file:///path` or `s3://bucket/prefix`.
+        options: Options of the store, as in `[store.options]`. Only used with a URL.
+    """
 
     def __init__(self, store: Store | str, options: Mapping[str, str] | None = None) -> None:
         self.store = Store.open(store, options) if isinstance(store, str) else store
-        self._known: dict[str, Snapshot] = {}
+        self._snapshots: dict[str, TableSnapshot] = {}
 
     def tables(self) -> list[Relation]:
-        """Every table that has a snapshot, as its newest describes it."""
+        """All tables with a snapshot, as the newest one describes them."""
         return [snapshot.relation for snapshot in self.newest_of_each()]
 
-    def list(self, schema: str | None = None, table: str | None = None, *, oid: int | None = None) -> list[Snapshot]:
-        """Oldest first: of one table by name or oid, or all. A name means whatever tables had it when copied."""
-        return [self._read(place) for place in self._places(schema, table, oid)]
+    def list(
+        self, schema: str | None = None, table: str | None = None, *, oid: int | None = None
+    ) -> list[TableSnapshot]:
+        """Snapshots of one table, or of all, oldest first.
+
+        Args:
+            schema: With `table`, selects snapshots of tables that had this name when the snapshot was taken.
+            table: See `schema`.
+            oid: Selects snapshots of the table with this oid.
+        """
+        return [self._read(key) for key in self._keys(schema, table, oid)]
 
     def newest(
         self,
@@ -229,38 +241,41 @@ class SnapshotReader:
         *,
         oid: int | None = None,
         before: Lsn | None = None,
-    ) -> Snapshot | None:
-        """The one to start from; with `before`, the newest that holds nothing committed at or above it."""
-        found = [p for p in self._places(schema, table, oid) if before is None or p.lsn <= before]
+    ) -> TableSnapshot | None:
+        """The newest snapshot of a table, selected as in `list`; with `before`, the newest one up to that LSN."""
+        found = [key for key in self._keys(schema, table, oid) if before is None or key.lsn <= before]
         return self._read(found[-1]) if found else None
 
-    def newest_of_each(self, since: Lsn = Lsn(0), before: Lsn | None = None) -> Sequence[Snapshot]:  # noqa: B008
-        """Each table's newest at or before an LSN, of those that are at or after another."""
-        newest = {place.oid: place for place in self._places() if before is None or place.lsn <= before}
-        return [self._read(place) for place in newest.values() if place.lsn >= since]
+    def newest_of_each(self, since: Lsn = Lsn(0), before: Lsn | None = None) -> Sequence[TableSnapshot]:  # noqa: B008
+        """The newest snapshot of each table up to the LSN `before`, if it is not older than the LSN `since`."""
+        newest = {key.oid: key for key in self._keys() if before is None or key.lsn <= before}
+        return [self._read(key) for key in newest.values() if key.lsn >= since]
 
     def oids(self, since: Lsn = Lsn(0)) -> set[int]:  # noqa: B008 (an immutable value)
-        """Tables that have a snapshot at or after an LSN."""
-        return {place.oid for place in self._places() if place.lsn >= since}
+        """The oids of tables with a snapshot at or after an LSN."""
+        return {key.oid for key in self._keys() if key.lsn >= since}
 
     def orphans(self) -> Sequence[str]:
-        """Objects of snapshots that were never finished: of one under way, or of one that was interrupted."""
+        """Keys of objects of unfinished snapshots, which are either in progress or were interrupted."""
         keys = [info.key for info in self.store.list(PREFIX)]
         finished = {key.rpartition("/")[0] for key in keys if key.endswith(f"/{META}")}
         return [key for key in keys if key.rpartition("/")[0] not in finished]
 
-    def _places(self, schema: str | None = None, table: str | None = None, oid: int | None = None) -> Sequence[_Place]:
+    def _keys(
+        self, schema: str | None = None, table: str | None = None, oid: int | None = None
+    ) -> Sequence[_SnapshotKey]:
         parts = (info.key.split("/") for info in self.store.list(PREFIX))
-        places = [_Place(p[1], p[2]) for p in parts if len(p) == 4 and p[3] == META]
+        keys = [_SnapshotKey(p[1], p[2]) for p in parts if len(p) == 4 and p[3] == META]
         if schema is not None and table is not None:
-            places = [p for p in places if p.names == encoded_names(schema, table)]
-        return sorted((p for p in places if oid in (None, p.oid)), key=lambda p: p.id)
+            keys = [k for k in keys if k.names == encoded_names(schema, table)]
+        return sorted((k for k in keys if oid in (None, k.oid)), key=lambda k: k.id)
 
-    def _read(self, place: _Place) -> Snapshot:
-        # A finished snapshot never changes, and whoever delivers asks for all of them every few seconds.
-        if place.key not in self._known:
-            data = self.store.get(place.key)
+    def _read(self, snapshot_key: _SnapshotKey) -> TableSnapshot:
+        key = snapshot_key.key
+        # Cached, because a finished snapshot never changes, and delivery reads all of them every few seconds.
+        if key not in self._snapshots:
+            data = self.store.get(key)
             if data is None:
-                raise CorruptError(f"{place.key} went away", "retention may have removed it")
-            self._known[place.key] = Snapshot.from_json(data, place.key, self.store)
-        return self._known[place.key]
+                raise CorruptError(f"{key} disappeared", "retention may have removed it")
+            self._snapshots[key] = TableSnapshot.from_json(data, key, self.store)
+        return self._snapshots[key]

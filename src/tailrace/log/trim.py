@@ -1,6 +1,6 @@
-"""The record of what retention removed: where the log begins now, and what stood before it.
+"""`log/trimmed.json`: the record of what retention removed, and of where the log begins now.
 
-It is written before anything is removed. A log that begins later than its record says has lost segments.
+Retention writes it before it removes anything. A log that begins later than the record says has lost segments.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ KEY = f"{PREFIX}/trimmed.json"
 @dataclass(frozen=True, slots=True)
 class Trim:
     first_id: int
-    """The first segment that was kept."""
+    """The first segment that was retained."""
     previous: str
-    """Its `previous`: the link of the last one removed."""
+    """That segment's `previous`, the link of the last segment removed."""
     end: Position
-    """After the last change removed: a reader that starts before this misses something."""
+    """The position after the last change removed. A reader that starts below it misses changes."""
 
     @staticmethod
     def load(store: Store) -> Trim | None:
@@ -34,7 +34,7 @@ class Trim:
             raw = json.loads(data)
             return Trim(int(raw["first_id"]), str(raw["previous"]), Position.parse(raw["end"]))
         except (ValueError, KeyError, TypeError, TailraceError) as error:
-            raise CorruptError(f"{KEY}: not a record of trimming", "restore it from a copy of the store") from error
+            raise CorruptError(f"{KEY}: not a record of retention", "restore it from a copy of the store") from error
 
     def save(self, store: Store) -> None:
         raw = {"first_id": self.first_id, "previous": self.previous, "end": str(self.end)}

@@ -10,16 +10,16 @@ from tailrace.errors import FencedError
 from tailrace.log import segment
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 from tailrace.store import Store
 
-# Half the age at which segments are merged. After a longer pause, the names of segments that another writer has written
-# since may be free again, and creating one of them would prove nothing.
-_TRUST_S = 300.0
+# Half the age at which segments are merged. After a longer pause, segments of another writer may have been merged.
+# Their names are then free again, so that creating such a name does not prove that there is no other writer.
+_SOLE_WRITER_S = 300.0
 
 
 class LogWriter:
-    """The end of a log, and the only thing that moves it."""
+    """Appends to the end of a log, as its only writer."""
 
     def __init__(self, store: Store, source: SourceIdentity, last: Header | None) -> None:
         self.store = store
@@ -45,21 +45,21 @@ class LogWriter:
         return self.next_id == 1
 
     def restart(self) -> None:
-        """The stream begins again at the last commit: what it left open will come again, under the same positions."""
+        """Continue after a restart of the stream, which sends the open transaction again at the same positions."""
         self._void_next = self.tail_is_open
 
     def begin_at(self, lsn: Lsn) -> None:
-        """Start the log where the slot stands, or start it again after a gap. An empty segment says so, durably."""
+        """Start the log at the slot's LSN, or restart it after a gap. Writes an empty segment that records this."""
         if not self.is_empty and lsn > self.end_lsn:
             self._gap_from = self.end_lsn
         if self.is_empty or self._gap_from is not None:
-            self.append(Rows.empty(), 0, lsn)
+            self.append(LogRows.empty(), 0, lsn)
 
     def append(
-        self, rows: Rows, committed_rows: int, end_lsn: Lsn, defined: Sequence[tuple[int, Relation]] = ()
+        self, rows: LogRows, committed_rows: int, end_lsn: Lsn, defined: Sequence[tuple[int, Relation]] = ()
     ) -> Header:
-        """Make rows durable as the next segment. `defined`: (first row, relation) in the order they were described."""
-        used = segment.uses(rows, defined)
+        """Write rows as the next segment, durably. `defined` has (first row, relation) in the order received."""
+        used = segment.relation_uses(rows, defined)
         header = Header(
             id=self.next_id,
             source=self.source,
@@ -80,7 +80,7 @@ class LogWriter:
         header, data = segment.seal(header, rows, {relation.digest: relation for _, relation in defined})
         if self._was_overtaken() or not self.store.create(segment.key(header.id), data):
             raise FencedError(
-                f"segment {header.id} of {self.store.url} was written by someone else",
+                f"another writer has written segment {header.id} of {self.store.url}",
                 "another capture writes this log: stop one of them, or give each its own [store] url",
             )
         self._appended_at = time.time()
@@ -93,7 +93,7 @@ class LogWriter:
         return header
 
     def _was_overtaken(self) -> bool:
-        if abs(time.time() - self._appended_at) < _TRUST_S:
+        if abs(time.time() - self._appended_at) < _SOLE_WRITER_S:
             return False
         later = self.store.list(segment.PREFIX, after=segment.key(self.next_id))
         return any(segment.ids(info.key) for info in later)

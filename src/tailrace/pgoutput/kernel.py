@@ -1,9 +1,9 @@
-"""What the compiled loops of `columns` share, and the loops that find values: where each stands in the bytes.
+"""What the decoder's compiled loops share, and the loops that locate values in the bytes.
 
-The one module that imports numba. Cells are two arrays, `start` and `length`, into one buffer; a negative length
-is NULL, UNCHANGED or ABSENT. No loop reads outside what it was given, whatever the bytes say: each returns the
-first row it could not read, or -1. Loops that read values also write `state`: VALUE, or SPECIAL (well formed, but
-not for this Arrow type), or 0 for no value. They are held to `tailrace.text`.
+Only this module imports numba. Cells are two arrays, `start` and `length`, that point into one buffer; a negative
+length is NULL, UNCHANGED or ABSENT. No loop reads outside its input, whatever the bytes contain. Each returns the first
+row that it could not read, or -1. Loops that read values also write `state`: VALUE, SPECIAL (well formed, but the Arrow
+type cannot hold it), or 0 for no value. Tests hold them to `tailrace.text`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Any: mypy would type what they cast as numpy's scalars, which mix badly with the int that they are once compiled.
+# Any, because mypy would type casts as numpy scalars, which do not mix with the ints that they are once compiled.
 LONG: Any = types.int64
 WORD: Any = types.uint64
 FLAG: Any = types.boolean
@@ -38,20 +38,20 @@ _GRID: Any = types.int64[:, ::1]
 
 
 def compiled(signature: Any) -> Callable[[Function], Function]:
-    """Signatures are explicit, so that each loop is compiled once, and for nothing else."""
+    """Compile a function for exactly one signature, so that each loop is compiled only once."""
 
     def compile_(function: Function) -> Function:
         try:
             return numba.njit(signature, cache=True, nogil=True)(function)  # type: ignore[no-any-return]
-        except (RuntimeError, OSError):  # numba found no directory it could keep its cache in
+        except (RuntimeError, OSError):  # numba found no writable directory for its cache
             return numba.njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
 
     return compile_
 
 
 @compiled(FLAG(BYTES, LONG, LONG, BYTES))
-def ends(data: Bytes, at: int, end: int, word: Bytes) -> bool:
-    """Whether the text from `at` to `end` ends with this word."""
+def ends_with(data: Bytes, at: int, end: int, word: Bytes) -> bool:
+    """Whether the text from `at` to `end` ends with `word`."""
     begin = end - len(word)
     if begin < at:
         return False
@@ -63,8 +63,8 @@ def ends(data: Bytes, at: int, end: int, word: Bytes) -> bool:
 
 @compiled(LONG(BYTES, LONG, LONG, BYTES))
 def signed_word(data: Bytes, at: int, end: int, word: Bytes) -> int:
-    """1 if the text is this word, -1 if it is so with a minus before it, else 0."""
-    if not ends(data, at, end, word):
+    """1 if the text is `word`, -1 if it is `word` after a minus sign, else 0."""
+    if not ends_with(data, at, end, word):
         return 0
     before = end - at - len(word)
     if before == 0:
@@ -74,7 +74,7 @@ def signed_word(data: Bytes, at: int, end: int, word: Bytes) -> int:
 
 @compiled(LONG(BYTES, LONG, LONG, LONG, LONG, _GRID, _GRID))
 def _tuple(data: Bytes, at: int, end: int, row: int, columns: int, start: Longs, length: Longs) -> int:
-    """Writes down where one row image's values stand; gives the place after it, or -1."""
+    """Record where the values of one row image are. Return the place after the image, or -1."""
     if end - at < 2 or (LONG(data[at]) << 8 | LONG(data[at + 1])) != columns:
         return -1
     at += 2
@@ -118,7 +118,10 @@ def walk(
     new_start: Longs,
     new_length: Longs,
 ) -> int:
-    """Insert, update and delete messages → cells. `old` and `new` get the letter of the image, 0 for none."""
+    """Locate the cells of insert, update and delete messages.
+
+    `old` and `new` receive the letter of each message's old and new image, or 0 if it has none.
+    """
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
         old[row] = 0
@@ -156,7 +159,7 @@ def walk(
 
 @compiled(LONG(BYTES, LONG, LONG, OUT, _GRID, _GRID))
 def split(data: Bytes, rows: int, columns: int, out: Bytes, start: Longs, length: Longs) -> int:
-    """COPY's text format → cells over `out`, which is as long as `data` and gets the values without escapes."""
+    """Split COPY's text format into cells over `out`, which is as long as `data` and receives the unescaped values."""
     at, to, size = 0, 0, len(data)
     for row in range(rows):
         for column in range(columns):
@@ -204,7 +207,7 @@ def split(data: Bytes, rows: int, columns: int, out: Bytes, start: Longs, length
 
 @compiled(types.void(BYTES, LONGS, LONGS, INTS, OUT))
 def gather(data: Bytes, start: Longs, length: Longs, offsets: npt.NDArray[np.int32], out: Bytes) -> None:
-    """Puts the cells' bytes one after the other, as Arrow's string arrays have them."""
+    """Concatenate the bytes of the cells, as in Arrow's string arrays."""
     to = 0
     for row in range(len(start)):
         offsets[row] = to
@@ -217,7 +220,7 @@ def gather(data: Bytes, start: Longs, length: Longs, offsets: npt.NDArray[np.int
 
 @compiled(LONG(BYTES, LONGS, LONGS, INTS, OUT))
 def unhex(data: Bytes, start: Longs, length: Longs, offsets: npt.NDArray[np.int32], out: Bytes) -> int:
-    """bytea's hex text → bytes."""
+    """Convert bytea's hex text to bytes."""
     to = 0
     for row in range(len(start)):
         offsets[row] = to

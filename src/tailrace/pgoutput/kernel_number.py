@@ -1,4 +1,4 @@
-"""Compiled loops: texts of numbers → integers of 64 and 128 bits."""
+"""Compiled loops that parse numbers to integers of 64 and 128 bits."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def integers(data: Bytes, start: Longs, length: Longs, low: int, high: int, out:
             digit = LONG(data[k]) - 48
             if digit < 0 or digit > 9:
                 return row
-            # Downwards, because the smallest int64 has no positive counterpart.
+            # Accumulate negative values, because the smallest int64 has no positive counterpart.
             value = value * 10 - digit
-        # The 19th digit can wrap once, which shows in the sign.
+        # The 19th digit can overflow once, which changes the sign.
         if value > 0 or (not negative and value < -0x7FFFFFFFFFFFFFFF):
             return row
         if not negative:
@@ -60,7 +60,7 @@ def integers(data: Bytes, start: Longs, length: Longs, low: int, high: int, out:
 
 @compiled(WORD_PAIR(WORD, WORD, WORD))
 def _append(low: np.uint64, high: np.uint64, digit: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """128 bits × 10 + digit."""
+    """The 128-bit number × 10 + digit."""
     right = (low & _LOW_HALF) * _TEN + digit
     left = (low >> _HALF) * _TEN + (right >> _HALF)
     return left << _HALF | (right & _LOW_HALF), high * _TEN + (left >> _HALF)
@@ -77,7 +77,7 @@ def decimals(
     out: npt.NDArray[np.uint64],
     state: Bytes,
 ) -> int:
-    """numeric, or money under lc_monetary C → 128-bit integers in two words, the low one first."""
+    """Parse numeric, or money under lc_monetary C, to 128-bit integers of two words, the low one first."""
     for row in range(len(start)):
         out[row, 0] = 0
         out[row, 1] = 0

@@ -1,4 +1,4 @@
-"""Compiled loops: texts of dates, times and intervals → days, months, microseconds."""
+"""Compiled loops that parse dates, times and intervals to days, months and microseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.pgoutput.kernel import (
     Bytes,
     Longs,
     compiled,
-    ends,
+    ends_with,
     signed_word,
 )
 from tailrace.text import DATE_INFINITY, DAY_US, TIMESTAMP_INFINITY
@@ -36,7 +36,7 @@ _INFINITE, _BC, _UTC, _YEAR, _MON, _DAY = (
 
 @compiled(LONG(BYTES, LONG, LONG, LONG))
 def _digits(data: Bytes, at: int, end: int, count: int) -> int:
-    """Exactly so many digits, or _MALFORMED."""
+    """Parse exactly `count` digits, else return _MALFORMED."""
     if end - at < count:
         return _MALFORMED
     value = 0
@@ -49,8 +49,8 @@ def _digits(data: Bytes, at: int, end: int, count: int) -> int:
 
 
 @compiled(LONG(BYTES, LONG, LONG, LONG))
-def _run(data: Bytes, at: int, end: int, most: int) -> int:
-    """How many digits stand here, counting at most one more than `most`."""
+def _count_digits(data: Bytes, at: int, end: int, most: int) -> int:
+    """The number of digits at `at`, counted up to one more than `most`."""
     count = 0
     while at + count < end and count <= most and 48 <= data[at + count] <= 57:
         count += 1
@@ -59,9 +59,9 @@ def _run(data: Bytes, at: int, end: int, most: int) -> int:
 
 @compiled(PAIR(BYTES, LONG, LONG, LONG))
 def _clock(data: Bytes, at: int, end: int, most: int) -> tuple[int, int]:
-    """`HH:MM:SS.ffffff` up to the end, hours of two to `most` digits → seconds and microseconds."""
+    """Parse `HH:MM:SS.ffffff`, with hours of two to `most` digits, to seconds and microseconds."""
     bad = (_MALFORMED, 0)
-    count = _run(data, at, end, most)
+    count = _count_digits(data, at, end, most)
     if count < 2 or count > most:
         return bad
     hours = _digits(data, at, end, count)
@@ -87,9 +87,9 @@ def _clock(data: Bytes, at: int, end: int, most: int) -> tuple[int, int]:
 
 @compiled(PAIR(BYTES, LONG, LONG, FLAG))
 def _civil(data: Bytes, at: int, end: int, bc: bool) -> tuple[int, int]:
-    """`YYYY-MM-DD` → days since 1970 in the proleptic Gregorian calendar, and the place after it."""
+    """Parse `YYYY-MM-DD`. Return days since 1970 in the proleptic Gregorian calendar, and the place after the date."""
     bad = (_MALFORMED, 0)
-    count = _run(data, at, end, 7)
+    count = _count_digits(data, at, end, 7)
     if count < 4 or count > 7 or end - at < count + 6:
         return bad
     year = _digits(data, at, end, count)
@@ -106,8 +106,8 @@ def _civil(data: Bytes, at: int, end: int, bc: bool) -> tuple[int, int]:
 
 
 @compiled(LONG(BYTES, LONGS, LONGS, LONG, LONGS, OUT))
-def moments(data: Bytes, start: Longs, length: Longs, kind: int, out: Longs, state: Bytes) -> int:
-    """DATE, TIMESTAMP, TIMESTAMPTZ at UTC, or TIME → days or microseconds."""
+def temporals(data: Bytes, start: Longs, length: Longs, kind: int, out: Longs, state: Bytes) -> int:
+    """Parse DATE, TIMESTAMP, TIMESTAMPTZ at UTC, or TIME to days or microseconds."""
     for row in range(len(start)):
         out[row] = 0
         state[row] = 0
@@ -122,11 +122,11 @@ def moments(data: Bytes, start: Longs, length: Longs, kind: int, out: Longs, sta
                 continue
         days, seconds, fraction = 0, 0, 0
         if kind != TIME:
-            bc = ends(data, at, end, _BC)
+            bc = ends_with(data, at, end, _BC)
             if bc:
                 end -= 3
             if kind == TIMESTAMPTZ:
-                if not ends(data, at, end, _UTC):
+                if not ends_with(data, at, end, _UTC):
                     return row
                 end -= 3
             days, at = _civil(data, at, end, bc)
@@ -137,19 +137,19 @@ def moments(data: Bytes, start: Longs, length: Longs, kind: int, out: Longs, sta
                     return row
                 at += 1
         if kind == DATE:
-            held = abs(days) < DATE_INFINITY
+            fits = abs(days) < DATE_INFINITY
             value = days
         else:
             seconds, fraction = _clock(data, at, end, 2)
             if seconds == _MALFORMED:
                 return row
             clock = seconds * 1_000_000 + fraction
-            held = clock < DAY_US
+            fits = clock < DAY_US
             if kind != TIME:
                 days, clock = days + clock // DAY_US, clock % DAY_US
-                held = -_LAST_DAY < days < _LAST_DAY or (days == _LAST_DAY and clock < _LAST_DAY_US)
+                fits = -_LAST_DAY < days < _LAST_DAY or (days == _LAST_DAY and clock < _LAST_DAY_US)
             value = days * DAY_US + clock
-        if held:
+        if fits:
             out[row] = value
         else:
             state[row] = SPECIAL
@@ -158,9 +158,9 @@ def moments(data: Bytes, start: Longs, length: Longs, kind: int, out: Longs, sta
 
 @compiled(LONG(BYTES, LONG, LONG, BYTES))
 def _unit(data: Bytes, at: int, end: int, word: Bytes) -> int:
-    """The place after ` <word>` or ` <word>s`, and after the blank that follows; _MALFORMED if it is not there."""
+    """The place after ` <word>` or ` <word>s` and the blank that follows, or _MALFORMED if there is no such word."""
     stop = at + 1 + len(word)
-    if stop > end or data[at] != 32 or not ends(data, at, stop, word):
+    if stop > end or data[at] != 32 or not ends_with(data, at, stop, word):
         return _MALFORMED
     if stop < end and data[stop] == 115:
         stop += 1
@@ -193,13 +193,13 @@ def intervals(
         if signed_word(data, at, end, _INFINITE) != 0:
             continue
         month, day, clock = LONG(0), LONG(0), LONG(0)
-        stage = 0  # units come in their order: years, months, days, clock
-        held = True
+        stage = 0  # units are in this order: years, months, days, clock
+        fits = True
         while at < end:
             negative = data[at] == 45
             if negative or data[at] == 43:
                 at += 1
-            count = _run(data, at, end, 10)
+            count = _count_digits(data, at, end, 10)
             after = at + count
             if count == 0 or count > 10 or stage == 4:
                 return row
@@ -208,7 +208,7 @@ def intervals(
                 if seconds == _MALFORMED:
                     return row
                 most = _LAST_SECOND_US + negative
-                held = held and (seconds < _LAST_SECOND or (seconds == _LAST_SECOND and fraction <= most))
+                fits = fits and (seconds < _LAST_SECOND or (seconds == _LAST_SECOND and fraction <= most))
                 clock = -seconds * 1_000_000 - fraction
                 if not negative:
                     clock = -clock
@@ -228,8 +228,8 @@ def intervals(
                 day = amount
             else:
                 return row
-        held = held and -0x80000000 <= month <= 0x7FFFFFFF and -0x80000000 <= day <= 0x7FFFFFFF
-        if held:
+        fits = fits and -0x80000000 <= month <= 0x7FFFFFFF and -0x80000000 <= day <= 0x7FFFFFFF
+        if fits:
             months[row] = month
             days[row] = day
             microseconds[row] = clock

@@ -1,6 +1,6 @@
-"""One pgoutput message (protocol version 1): bytes → a small frozen value.
+"""Parses one pgoutput message (protocol version 1) to a small frozen value.
 
-Plain Python, for capture and for reading single changes; `columns` reads the row messages of a whole segment.
+It is plain Python, for capture and for reading single changes; `decoder` reads the row messages of a whole segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OriginMessage:
     lsn: Lsn
     name: str
 
@@ -46,7 +46,7 @@ class ColumnMessage:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """A relation as pgoutput describes it: types are oids, to be looked up in the catalogue."""
+    """A relation as pgoutput describes it, with types as oids to look up in the catalogue."""
 
     oid: int
     schema: str
@@ -97,7 +97,18 @@ class LogicalMessage:
     content: bytes
 
 
-Message = Begin | Commit | Origin | RelationMessage | TypeMessage | Insert | Update | Delete | Truncate | LogicalMessage
+Message = (
+    Begin
+    | Commit
+    | OriginMessage
+    | RelationMessage
+    | TypeMessage
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+)
 
 
 def parse(payload: bytes | memoryview) -> Message:
@@ -112,7 +123,7 @@ def parse(payload: bytes | memoryview) -> Message:
 
 
 class _Reader:
-    """Takes fields off a message from the left; says what it was reading when the bytes run out."""
+    """Reads the fields of a message in order. If the bytes run out, the error names the field being read."""
 
     __slots__ = ("at", "data")
 
@@ -164,7 +175,7 @@ class _Reader:
             case "u":
                 return UNCHANGED
             case "b":
-                raise DecodeError("a column came in binary format, which Tailrace never asks for")
+                raise DecodeError("a column has binary format, which Tailrace never requests")
             case other:
                 raise DecodeError(f"a column of unknown kind {other!r}")
 
@@ -182,13 +193,13 @@ def _commit(reader: _Reader) -> Commit:
     return Commit(reader.lsn("commit LSN"), reader.lsn("end LSN"), reader.time("commit time"))
 
 
-def _origin(reader: _Reader) -> Origin:
-    return Origin(reader.lsn("LSN"), reader.string("origin name"))
+def _origin(reader: _Reader) -> OriginMessage:
+    return OriginMessage(reader.lsn("LSN"), reader.string("origin name"))
 
 
 def _relation(reader: _Reader) -> RelationMessage:
     oid = reader.number(">I", "relation oid")
-    # pgoutput writes pg_catalog as nothing at all.
+    # pgoutput sends pg_catalog as an empty string.
     schema, name = reader.string("schema") or "pg_catalog", reader.string("name")
     identity = reader.letter("identity")
     columns = []

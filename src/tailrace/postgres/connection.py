@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, source or destination: what every session pins, how a dead peer is noticed."""
+"""Connections to PostgreSQL, as source or destination: session settings, and detection of dead peers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 from tailrace.settings import Secret
 
 SESSION: Final[Mapping[str, str]] = {
-    # One text for a value, whatever database, role or server say: snapshot and stream must agree.
+    # A value has the same text whatever the database, role or server set: snapshot and stream must agree.
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
@@ -21,23 +21,23 @@ SESSION: Final[Mapping[str, str]] = {
     "bytea_output": "hex",
     "lc_monetary": "C",
     "quote_all_identifiers": "off",
-    # Nobody's limit for people at a prompt ends a snapshot or a stream.
+    # Limits meant for interactive users must not end a snapshot or a stream.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
-    # PostgreSQL 18 only warns when the publication is missing: the warning must reach us.
+    # PostgreSQL 18 only warns when the publication is missing, so the client must receive warnings.
     "client_min_messages": "warning",
-    # Nobody's function or operator stands in for PostgreSQL's own.
+    # No user's function or operator may shadow PostgreSQL's own.
     "search_path": "pg_catalog",
-    # Rows that a policy hides are an error, not silently absent from a snapshot.
+    # A policy that hides rows must cause an error, not a snapshot that silently lacks them.
     "row_security": "off",
 }
 
 _DEFAULTS: Final = {
     "application_name": "tailrace",
     "connect_timeout": "10",
-    # A peer that is gone without a word is noticed after 10 + 3 × 5 s of silence, and within 30 s when we send.
+    # A peer that vanished is detected after 10 + 3 × 5 s of silence, or within 30 s of unacknowledged sends.
     "keepalives": "1",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -47,7 +47,7 @@ _DEFAULTS: Final = {
 
 
 class Address(Protocol):
-    """Where a server is and how it lets us in; settings that name one have these fields."""
+    """The fields with which settings say where a server is and how to authenticate."""
 
     @property
     def url(self) -> str: ...
@@ -60,7 +60,10 @@ class Address(Protocol):
 
 
 def connect(address: Address, pins: Mapping[str, str] = SESSION) -> psycopg.Connection[TupleRow]:
-    """A session of its own, committing each statement. Errors are psycopg's."""
+    """Open a session in autocommit mode.
+
+    `pins` are session settings that override those of database, role and server. Raises psycopg's errors.
+    """
     connection = psycopg.connect(**parameters(address, pins), autocommit=True)
     try:
         if connection.info.server_version >= 170000:
@@ -72,8 +75,9 @@ def connect(address: Address, pins: Mapping[str, str] = SESSION) -> psycopg.Conn
 
 
 def parameters(address: Address, pins: Mapping[str, str] = SESSION) -> dict[str, Any]:
+    """libpq's connection parameters for a session at `address` with `pins`."""
     given = conninfo_to_dict(address.url)
-    # What is set here comes last, and the last wins; what the URL says may be needed to be let in at all.
+    # The URL's options are retained, as a server may require them to connect. Pins come last, and the last one wins.
     pinned = " ".join(f"-c {name}={value}" for name, value in pins.items())
     found = _DEFAULTS | given
     found |= {"options": f"{given.get('options', '')} {pinned}".strip(), "client_encoding": "UTF8"}

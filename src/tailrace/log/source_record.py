@@ -1,0 +1,39 @@
+"""`source.json`: the source of a log, and the LSN at which the log begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from tailrace.change import Lsn
+from tailrace.errors import CorruptError
+from tailrace.log.segment import SourceIdentity
+from tailrace.store import Store
+
+KEY: Final = "source.json"
+
+
+def save(store: Store, source: SourceIdentity, begins_at: Lsn) -> None:
+    raw = asdict(source) | {"begins_at": str(begins_at)}
+    store.replace(KEY, json.dumps(raw, indent=2).encode())
+
+
+def load(store: Store) -> Mapping[str, Any] | None:
+    """The record; None before the first run of capture."""
+    data = store.get(KEY)
+    if data is None:
+        return None
+    try:
+        raw = json.loads(data)
+        Lsn.parse(raw["begins_at"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{KEY} is not a file that capture wrote", "restore it from a copy of the store") from error
+    return raw  # type: ignore[no-any-return]
+
+
+def begins_at(store: Store) -> Lsn:
+    """The LSN from which on the log has every change: where it was started, or restarted after a gap."""
+    raw = load(store)
+    return Lsn.parse(raw["begins_at"]) if raw else Lsn(0)

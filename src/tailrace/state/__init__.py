@@ -1,0 +1,1 @@
+"""A table's rows at any LSN: its snapshot, merged with the changes since."""
