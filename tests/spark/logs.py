@@ -1,4 +1,4 @@
-"""Logs for tests of the Spark source: of a real database, in a store of any kind; and what Spark reads of them."""
+"""Captures a real database to any kind of store, and reads the log with Spark, for tests of the source."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _with_store(reader: Any, store: Store | StoreAddress) -> DataFrame:
 
 
 def as_json(row: Row) -> str:
-    """A row of the change stream in the words of `rendering.to_json`, which has no context."""
+    """Format a row of the change stream like `change_text.to_json`, which has no context."""
 
     def lsn(number: int) -> str:
         return f'"{number >> 32:X}/{number & 0xFFFFFFFF:X}"'

@@ -1,4 +1,4 @@
-"""The same delivery on a real cluster, with the log on S3: work spreads, and a worker that dies costs nothing."""
+"""Delivery on a real cluster, with the log on S3: the workers share the work, and losing one loses no changes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests import oracle
 from tests.capturing import CaptureThread, configured, current_lsn, tailrace
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.fixtures.store import StoreAddress
+from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
 from tailrace.embedded.cluster import Cluster
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.sinks.stepper import Stepper
 from tailrace.store import Store
 
 _ROWS = 20_000
@@ -25,7 +25,7 @@ _STAGING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 
 
 @pytest.mark.soak
-def test_a_worker_killed_in_the_middle_of_a_step_loses_and_doubles_nothing(
+def test_a_worker_killed_in_the_middle_of_a_step_loses_and_duplicates_nothing(
     cluster: Cluster, postgres: Postgres, database: Database, s3_address: StoreAddress, tmp_path: Path
 ) -> None:
     replica = make_database(postgres)
@@ -58,34 +58,36 @@ def _deliver_and_kill(
             connection.execute("DELETE FROM events WHERE id % 5 = 0")
             captured.wait_for(current_lsn(connection))
 
-    command = tailrace("--config", str(_written(tmp_path, address, sink)), "deliver", "--once", "--master", cluster.url)
+    command = tailrace(
+        "--config", str(_write_config(tmp_path, address, sink)), "deliver", "--once", "--master", cluster.url
+    )
     with replica.connect(autocommit=False) as blocker, replica.connect() as watcher:
-        # Nobody can make a table as long as this lasts: tasks that stage their rows stand still.
+        # While this lasts, nobody can create a table: tasks that stage their rows block.
         blocker.execute("LOCK TABLE pg_catalog.pg_class IN SHARE MODE")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment()) as process:
             try:
                 both = wait_until(
                     lambda: watcher.execute(_STAGING).fetchone() == (2,) or process.poll() is not None, 180
                 )
-                assert both, "two executors of one processor each stage at the same time"
+                assert both, "two executors with one core each do not stage at the same time"
                 cluster.kill_worker(cluster.workers[0])
                 blocker.rollback()
-                said, _ = process.communicate(timeout=180)
-                assert process.returncode == 0, said.decode()
+                output, _ = process.communicate(timeout=180)
+                assert process.returncode == 0, output.decode()
             finally:
                 process.kill()
 
 
 def _first_step(address: StoreAddress, sink: dict[str, str], store: Store) -> None:
-    """What the sink makes at its destination is there, before anybody is kept from making tables."""
-    given = settings.Settings(store=settings.Store(address.url, address.options), sinks=(sink,))
-    stepper = Stepper(sinks.configured(given, {})[0], given.store)
+    """Let the sink create its tables at the destination before the lock prevents it."""
+    given = settings.Settings(store=settings.StoreSettings(address.url, address.options), sinks=(sink,))
+    stepper = DrivenStepper(sinks.from_settings(given, {})[0], given.store)
     stepper.open()
     stepper.deliver(stepper.backlog().end)
     stepper.close()
 
 
-def _written(tmp_path: Path, address: StoreAddress, sink: dict[str, str]) -> Path:
+def _write_config(tmp_path: Path, address: StoreAddress, sink: dict[str, str]) -> Path:
     lines = ["[store]", f"url = {json.dumps(address.url)}", "[store.options]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in address.options.items()]
     lines += ["[[sink]]", *(f"{key} = {json.dumps(value)}" for key, value in sink.items())]

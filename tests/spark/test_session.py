@@ -1,4 +1,4 @@
-"""The session: starts on what there is, quietly, as told, and is one to a process."""
+"""The session: it starts quietly with the available Java and the given settings, once per process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tailrace.errors import ConfigError, SparkError
 from tailrace.spark import java, session
 
 
-def test_python_runs_on_it_and_columns_come_back(spark: SparkSession) -> None:
+def test_the_session_runs_python_and_returns_columns(spark: SparkSession) -> None:
     executables = spark.sparkContext.parallelize(range(4), 2).map(lambda _: sys.executable).distinct().collect()
     assert executables == [sys.executable]
     assert spark.range(10).toArrow().num_rows == 10
     assert spark.sql("SELECT string(timestamp'2026-03-29 02:30:00+00:00')").collect()[0][0] == "2026-03-29 02:30:00"
 
 
-def test_there_is_one_to_a_process(spark: SparkSession) -> None:
+def test_a_process_has_one_session(spark: SparkSession) -> None:
     settings = {"spark.sql.shuffle.partitions": "4"}
     assert session(settings=settings).sparkContext is spark.sparkContext
 
 
-def test_secrets_are_refused_before_anything_starts() -> None:
+def test_secrets_in_settings_are_refused_before_the_start() -> None:
     settings = {"spark.sql.catalog.lake.token": "t", "spark.sql.catalog.lake.token-refresh-enabled": "true"}
     with pytest.raises(ConfigError, match=r"^spark.sql.catalog.lake.token: ") as refused:
         session(settings=settings)
@@ -55,7 +55,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_first_java_that_fits_is_taken(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_supported_java_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path = _program(bare / "path" / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     assert java.find() == on_path
     monkeypatch.setenv("JAVA_HOME", str(bare / "eight"))
@@ -66,7 +66,7 @@ def test_the_first_java_that_fits_is_taken(bare: Path, monkeypatch: pytest.Monke
     assert java.find() == chosen
 
 
-def test_without_a_java_that_fits_the_error_says_what_there_is(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_supported_java_the_error_lists_what_was_found(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SparkError, match=r"Java 17 or 21 \(no JAVA_HOME, none on the PATH, no wheel\)") as refused:
         java.find()
     assert "pip install 'tailrace[spark]'" in refused.value.hint
@@ -74,7 +74,7 @@ def test_without_a_java_that_fits_the_error_says_what_there_is(bare: Path, monke
     old = _program(bare / "path" / "java", "echo 'openjdk version \"11.0.2\"' >&2")
     with pytest.raises(SparkError) as refused:
         java.find()
-    assert f"JAVA_HOME's is {bare}/gone/bin/java: it does not run" in str(refused.value)
+    assert f"JAVA_HOME's is {bare}/gone/bin/java: cannot be run" in str(refused.value)
     assert f"the PATH's is {old}: version 11" in str(refused.value)
 
 
@@ -95,8 +95,8 @@ spark.stop()
 
 
 @pytest.mark.soak
-def test_a_machine_without_java_or_network_starts_one_quietly(tmp_path: Path) -> None:
-    """From the wheel, through the launcher; with plain files: the jar kept there is a false one."""
+def test_a_session_starts_quietly_without_java_and_network(tmp_path: Path) -> None:
+    """Java comes from the wheel, through the launcher. The cached jar is invalid, so Spark uses its own file system."""
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname", "env", "ps", "chmod"):
         (tmp_path / "bin" / name).symlink_to(
@@ -109,18 +109,18 @@ def test_a_machine_without_java_or_network_starts_one_quietly(tmp_path: Path) ->
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "https_proxy": "http://127.0.0.1:1",
     }
-    ran = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], env=environment, cwd=tmp_path, capture_output=True, timeout=300
     )
-    assert ran.returncode == 0, ran.stderr.decode()
-    assert ran.stderr == b""
-    told = json.loads(ran.stdout)
-    assert told.pop("java").startswith("21.")
-    assert told == {"ours": "1", "partitions": "3", "file system": None, "sum": 10}
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr == b""
+    printed = json.loads(done.stdout)
+    assert printed.pop("java").startswith("21.")
+    assert printed == {"ours": "1", "partitions": "3", "file system": None, "sum": 10}
     assert {path.name for path in tmp_path.iterdir()} == {"bin", "cache"}
 
 
-def test_java_may_hang_up_before_pyspark_does(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_java_may_disconnect_before_pyspark(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     server = spark.sparkContext._accumulatorServer
     for failure in (EOFError(), ValueError("something else")):
         try:

@@ -1,4 +1,4 @@
-"""Batch reads: what Spark reads of the log is what the source said."""
+"""Batch reads: Spark returns the changes of the source."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.workload import Workload
 from tailrace import text, types
 from tailrace.change import Change, Column, Lsn, Relation, Unchanged
 from tailrace.embedded.postgres import Postgres
-from tailrace.log import rendering, segment
-from tailrace.log.printing import to_text
+from tailrace.log import change_text, segment
 from tailrace.log.reader import LogReader
+from tailrace.state.postgres_text import to_text
 from tailrace.store import Store
 from tailrace.types import Form
 
@@ -35,7 +35,7 @@ YEAR_1, YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 @pytest.fixture(scope="module")
 def work(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[Change]]:
-    """A log of every type, TOAST, keys of every kind, TRUNCATE, messages, odd names, shapes that change."""
+    """A log with every type, TOAST, keys of every kind, TRUNCATE, messages, unusual names, and columns that change."""
     database = make_database(postgres)
     workload = Workload(database.connect, 3, ddl=True, exclusive=0.06)
     workload.create()
@@ -45,19 +45,19 @@ def work(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         workload.run(50)
         workload.stop()
         log.catch_up()
-    drop_database(database)  # whose slot others need
+    drop_database(database)  # other tests need its slot
     return log.store, list(LogReader(log.store).changes())
 
 
-def test_the_change_stream_is_what_is_rendered(spark: SparkSession, work: tuple[Store, list[Change]]) -> None:
+def test_the_change_stream_equals_the_changes_of_the_log(spark: SparkSession, work: tuple[Store, list[Change]]) -> None:
     store, changes = work
     found = load(spark, store).orderBy("commit_lsn", "ordinal").collect()
-    assert [as_json(row) for row in found] == [rendering.to_json(change) for change in changes]
+    assert [as_json(row) for row in found] == [change_text.to_json(change) for change in changes]
     assert {row.operation for row in found} >= {"INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE"}
 
 
 def test_a_table_of_every_type(spark: SparkSession, work: tuple[Store, list[Change]]) -> None:
-    """Values that Spark cannot hold are NULL in their column, and texts beside it."""
+    """Values that Spark cannot hold are NULL in their column, and texts in `_special`."""
     store, changes = work
     own = [c for c in changes if c.table == "every_type"]
     table = arrow(load(spark, store, table="public.every_type"))
@@ -71,7 +71,7 @@ def test_a_table_of_every_type(spark: SparkSession, work: tuple[Store, list[Chan
         assert (row["_commit_lsn"], row["_ordinal"]) == (change.position.commit_lsn, change.position.ordinal)
         assert (row["_lsn"], row["_xid"], row["_relation_id"]) == (change.lsn, change.xid, relation.oid)
         if change.relation != relation:
-            continue  # older rows have tests of their own
+            continue  # other tests cover rows with older columns
         special, special_before = dict(row["_special"] or ()), dict(row["_before_special"] or ())
         assert row["_unchanged"] == list(change.unchanged)
         assert (row["_before"] is None) == (change.old is None)
@@ -90,8 +90,8 @@ def check(column: Column, sent: bytes | Unchanged | None, shown: Any, special: s
     mapping = types.mapping(column)
     expected: Any = sent.decode() if mapping.form is Form.TIME else mapping.arrow_value(sent)
     if mapping.form in (Form.DATE, Form.TIMESTAMP, Form.TIMESTAMPTZ) and expected is not text.SPECIAL:
-        moment = expected * text.DAY_US if mapping.form is Form.DATE else expected
-        expected = expected if YEAR_1 <= moment < YEAR_10000 else text.SPECIAL
+        time = expected * text.DAY_US if mapping.form is Form.DATE else expected
+        expected = expected if YEAR_1 <= time < YEAR_10000 else text.SPECIAL
     if expected is text.SPECIAL:
         assert (shown, special) == (None, sent.decode()), column
     else:
@@ -103,7 +103,7 @@ def arrow(frame: DataFrame) -> pa.Table:
 
 
 def plain(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows, moments as integers."""
+    """The rows, with dates and times as integers."""
 
     def integers(array: pa.Array) -> pa.Array:
         if pa.types.is_struct(array.type):
@@ -128,7 +128,7 @@ def newest(changes: list[Change]) -> Relation:
 
 
 def test_values_of_every_type_one_by_one(spark: SparkSession, database: Database, tmp_path: Path) -> None:
-    """Typed and as JSON, inserted, changed and deleted, under a full identity."""
+    """Typed and as JSON; inserted, updated and deleted with REPLICA IDENTITY FULL."""
     rng = random.Random(11)
     names = {f"c{i}": type_ for i, type_ in enumerate(values.TYPES)}
     columns = sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in names.items())
@@ -159,11 +159,11 @@ def test_values_of_every_type_one_by_one(spark: SparkSession, database: Database
                     check(column, image[index], of_row[column.name], texts.get(column.name))
     assert sum(expected.values()) == 55
     found = load(spark, log.store).where("table = 'v'").orderBy("commit_lsn", "ordinal").collect()
-    assert [as_json(row) for row in found] == [rendering.to_json(change) for change in changes]
+    assert [as_json(row) for row in found] == [change_text.to_json(change) for change in changes]
 
 
 def shown(table: pa.Table, relation: Relation) -> oracle.Rows:
-    """The table's own columns as PostgreSQL's texts."""
+    """The table's own columns as PostgreSQL prints them."""
     found = []
     for row_number in range(len(table)):
         row = []
@@ -181,8 +181,10 @@ def special_name(table: pa.Table) -> int:
     return len(table.column_names) - 2
 
 
-def test_rows_of_older_shapes_are_what_select_shows(spark: SparkSession, database: Database, tmp_path: Path) -> None:
-    """Cases 39 to 42: every insert, as the newest relation has it, is the row that the table has now."""
+def test_rows_with_older_columns_equal_the_result_of_select(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    """Cases 39 to 42: every insert, converted to the newest columns, equals the table's current row."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text, n int, gone text, d date)")
     with captured(database, tmp_path) as log:
         for statement in [
@@ -205,18 +207,18 @@ def test_rows_of_older_shapes_are_what_select_shows(spark: SparkSession, databas
         frame = load(spark, log.store, table="public.t")
         assert shown(arrow(frame), newest(changes)) == expected
         before = load(spark, log.store, table="public.t", ending=str(changes[4].position.commit_lsn))
-        assert before.columns[:7] == ["id", "a", "n", "gone", "d", "e", "at"], "as it was then"
+        assert before.columns[:7] == ["id", "a", "n", "gone", "d", "e", "at"], "the columns are not those of that time"
         assert {row.id for row in before.collect()} == {1, 2, 3}
-        # What was called so is what is meant by a name, whatever it is called later.
+        # A name refers to the table that had it, whatever the table is called later.
         assert load(spark, log.store, table="public.u").count() == 7
         log.execute("ALTER TABLE t ADD later int", "INSERT INTO t (id, later) VALUES (8, 4)")
         log.catch_up()
-        assert frame.count() == 7, "a DataFrame means the same each time it is used"
+        assert frame.count() == 7, "a DataFrame must mean the same each time it is used"
         assert "later" not in frame.columns
 
 
-def test_a_table_made_again_is_another_generation(spark: SparkSession, database: Database, tmp_path: Path) -> None:
-    """Case 43: rows of both, each with its table's oid; columns are those of the newer one, by name."""
+def test_a_recreated_table_is_another_generation(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+    """Case 43: the rows of both have their own table's oid, and the columns of the newer one, matched by name."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE other (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
         log.execute(
@@ -224,7 +226,7 @@ def test_a_table_made_again_is_another_generation(spark: SparkSession, database:
             "DROP TABLE t",
             "CREATE TABLE t (n text, id int PRIMARY KEY, more int DEFAULT 5)",
             "INSERT INTO t VALUES ('2', 2)",
-            # Two tables change names: what was made under the other name before is this table's own.
+            # Two tables swap names: changes that this table made under its other name belong to it.
             "CREATE TABLE next (id int PRIMARY KEY, n text)",
             "INSERT INTO next VALUES (3, 'a')",
             "BEGIN; ALTER TABLE t RENAME TO old; ALTER TABLE next RENAME TO t; COMMIT",
@@ -267,33 +269,33 @@ def test_names_that_collide_or_differ_in_case(spark: SparkSession, database: Dat
         assert [(r["A"], r["a"], r._before and r._before["A"]) for r in rows] == [(1, 2, None), (3, 2, 1)]
 
 
-def test_context_is_the_nearest_telling_of_the_same_transaction(
+def test_context_comes_from_messages_in_the_same_transaction(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
-    tell = "SELECT pg_logical_emit_message(true, '_bemi', '{}')".format
+    emit = "SELECT pg_logical_emit_message(true, '_bemi', '{}')".format
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     with captured(database, tmp_path, segment_bytes=4096) as log:
         filler = "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series({}, {}) i"
         log.execute(
             "INSERT INTO t VALUES (1)",
-            f"BEGIN; INSERT INTO t VALUES (2); {tell('a')}; INSERT INTO t VALUES (3); {tell('b')};"
+            f"BEGIN; INSERT INTO t VALUES (2); {emit('a')}; INSERT INTO t VALUES (3); {emit('b')};"
             " SELECT pg_logical_emit_message(true, 'other', 'c'); INSERT INTO t VALUES (4); COMMIT",
-            # Over many segments: what is told at the end holds for the beginning.
-            f"BEGIN; {filler.format(100, 199)}; {tell('late')}; {filler.format(200, 299)}; COMMIT",
+            # Across many segments: a message in the middle is also the context of the first changes.
+            f"BEGIN; {filler.format(100, 199)}; {emit('late')}; {filler.format(200, 299)}; COMMIT",
             "SELECT pg_logical_emit_message(false, '_bemi', 'alone')",
             "INSERT INTO t VALUES (5)",
         )
         log.catch_up()
         rows = load(spark, log.store).where("table = 't'").select("key", "context").collect()
     found = {row.key: row.context for row in rows}
-    assert [found[f'{{"id": {id}}}'] for id in (1, 2, 3, 4, 5)] == [None, "a", "a", "b", None]
+    assert [found[f'{{"id": {id}}}'] for id in (1, 2, 3, 4, 5)] == [None, "a", "b", "b", None]
     assert {found[f'{{"id": {id}}}'] for id in range(100, 300)} == {"late"}
     assert len(LogReader(log.store).list()) > 7
 
 
 @pytest.fixture
 def steps(database: Database, tmp_path: Path) -> tuple[Captured, list[Change]]:
-    """Ten segments, each with one transaction: of `even` and `odd` in turn."""
+    """Ten segments, each with one transaction, of `even` and `odd` alternately."""
     database.execute("CREATE TABLE even (id int PRIMARY KEY); CREATE TABLE odd (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
         for id in range(10):
@@ -321,10 +323,10 @@ def test_starting_and_ending(spark: SparkSession, steps: tuple[Captured, list[Ch
     assert [row.id for row in typed.collect()] == [3, 5]
 
 
-def damage_all_but(store: Store, kept: set[int]) -> None:
-    """The rows of the others cannot be read; what their footers say can."""
+def damage_all_but(store: Store, intact: set[int]) -> None:
+    """Make the rows of all other segments unreadable, but not their footers."""
     for part in LogReader(store).list():
-        if part.id not in kept:
+        if part.id not in intact:
             path = Path(store.url.removeprefix("file://")) / segment.key(part.id)
             os.chmod(path, 0o644)
             with path.open("r+b") as file:
@@ -333,7 +335,7 @@ def damage_all_but(store: Store, kept: set[int]) -> None:
 
 
 def test_segments_without_matches_are_not_read(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
-    """Proved by what cannot be read: rows of all other segments are damaged."""
+    """The rows of all other segments are damaged, so reading them would fail."""
     log, changes = steps
     segments: dict[int, int] = {}
     for part in LogReader(log.store).list():
@@ -341,38 +343,38 @@ def test_segments_without_matches_are_not_read(spark: SparkSession, steps: tuple
         assert header is not None
         if header.first is not None:
             segments[header.first.commit_lsn] = header.id
-    kept = changes[3]
-    damage_all_but(log.store, {segments[kept.position.commit_lsn], segments[changes[5].position.commit_lsn]})
-    lsn, last = int(kept.position.commit_lsn), int(changes[5].position.commit_lsn)
+    first = changes[3]
+    damage_all_but(log.store, {segments[first.position.commit_lsn], segments[changes[5].position.commit_lsn]})
+    lsn, last = int(first.position.commit_lsn), int(changes[5].position.commit_lsn)
     bounds = {"starting": str(Lsn(lsn)), "ending": str(Lsn(last + 1))}
-    times = {"starting": kept.committed_at.isoformat(), "ending": changes[5].committed_at.isoformat()}
+    times = {"starting": first.committed_at.isoformat(), "ending": changes[5].committed_at.isoformat()}
     for options in ({"starting": str(Lsn(lsn)), "ending": str(Lsn(lsn + 1))}, times):
         assert [row.key for row in load(spark, log.store, tables="public.odd", **options).collect()] == ['{"id": 3}']
-    assert load(spark, log.store, table="public.odd", **bounds).count() == 2, "segments of other tables are left out"
+    assert load(spark, log.store, table="public.odd", **bounds).count() == 2, "segments of other tables were read"
     stream = load(spark, log.store, tables="public.o*, public.none", **bounds)
     assert stream.count() == 2
-    # A DataFrame that was asked for little first gives all of it afterwards: see tailrace.spark.batch.
+    # A DataFrame that was first used with a condition still returns everything: see tailrace.spark.batch.
     assert [stream.where(f.col("commit_lsn") < last).count(), stream.count()] == [1, 2]
     assert load(spark, log.store, tables="nowhere.*").count() == 0
     with pytest.raises(PySparkException, match=r"checksum does not match \(restore the object"):
         load(spark, log.store).collect()
 
 
-def test_what_is_wrong_is_said_in_words(
+def test_invalid_options_are_reported(
     spark: SparkSession, steps: tuple[Captured, list[Change]], tmp_path: Path
 ) -> None:
     log, _ = steps
-    for options, words in [
+    for options, message in [
         ({"tabel": "public.odd"}, "tabel is not an option: did you mean table?"),
         ({"table": "public.od"}, "table public.od is nowhere in the log .*did you mean public.odd"),
         ({"table": "odd"}, "write schema.table"),
-        ({"starting": "soon"}, r"starting is 'soon' \(write earliest, latest, an LSN"),
-        ({"max_bytes_per_batch": "0"}, "at least 1 is needed, or unlimited"),
+        ({"starting": "soon"}, r"starting is 'soon' \(use earliest, latest, an LSN"),
+        ({"max_bytes_per_batch": "0"}, "must be at least 1, or unlimited"),
         ({"across_gaps": "maybe"}, "write true or false"),
     ]:
-        with pytest.raises(PySparkException, match=words):
+        with pytest.raises(PySparkException, match=message):
             load(spark, log.store, **options).collect()
-    with pytest.raises(PySparkException, match="a schema was given"):
+    with pytest.raises(PySparkException, match="a schema was specified"):
         spark.read.format("tailrace").schema("a int").load(log.store.url).collect()
     empty = Store.open(str(tmp_path / "empty"))
     assert load(spark, empty).count() == 0
@@ -386,15 +388,15 @@ def test_an_s3_store(spark: SparkSession, database: Database, s3_address: StoreA
         )
         changes = log.changes()
     found = load(spark, s3_address).where("table = 't'").orderBy("commit_lsn", "ordinal").collect()
-    assert [as_json(row) for row in found] == [rendering.to_json(change) for change in changes]
+    assert [as_json(row) for row in found] == [change_text.to_json(change) for change in changes]
     typed = load(spark, s3_address, table="public.t")
     assert sorted(row.id for row in typed.where("_operation = 'INSERT'").collect()) == list(range(1, 301))
 
 
-def test_the_time_of_a_commit_is_the_source_s(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
+def test_commit_times_are_those_of_the_source(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
     log, changes = steps
     rows = load(spark, log.store, starting=str(changes[0].position.commit_lsn)).where("table = 'even'")
     found = rows.orderBy("commit_lsn").select(f.unix_micros("committed_at")).first()
-    moment = changes[0].committed_at
+    time = changes[0].committed_at
     assert found is not None
-    assert found[0] == int(moment.timestamp()) * 1_000_000 + moment.microsecond
+    assert found[0] == int(time.timestamp()) * 1_000_000 + time.microsecond

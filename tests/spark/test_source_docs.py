@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, run as they are written."""
+"""Runs the examples of docs/spark.md as they are written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.e2e.captured import Captured, captured
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.spark import register
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def examples() -> dict[str, str]:
-    """By the first line that tells them apart."""
+    """The examples by their first lines, which differ."""
     return {
         block.strip().splitlines()[0]: block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     }
@@ -43,7 +43,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Captured]:
         INSERT INTO customers VALUES (1, 'Ada'), (2, 'Béla');
     """)
     with captured(database, tmp_path) as log:
-        job = SnapshotJob(replace(configured(database), store=settings.Store(log.store.url)))
+        job = SnapshotJob(replace(configured(database), store=settings.StoreSettings(log.store.url)))
         job.start()
         assert job.wait(60)
         log.execute(
@@ -56,7 +56,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Captured]:
         yield log
 
 
-def test_examples(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_work(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
     register(spark)

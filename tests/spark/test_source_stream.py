@@ -1,4 +1,4 @@
-"""Streams: bounded batches of whole transactions, each once, from wherever they stood; quiet when nothing happens."""
+"""Streams: bounded batches of whole transactions, each once, resumed from their offset; few requests when idle."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.spark.test_source import shown
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.errors import CorruptError
-from tailrace.log import plan, rendering
-from tailrace.log.plan import Offset
+from tailrace.log import change_text, planner
+from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.spark.options import Options
 from tailrace.spark.schema import Pinned
@@ -35,7 +35,7 @@ from tailrace.store import ObjectInfo, Store
 
 
 class Run:
-    """A query under way; `batches` are the rows of each of its batches."""
+    """A running query. `batches` has the rows of each batch."""
 
     def __init__(self, frame: DataFrame, checkpoint: Path, **trigger: Any) -> None:
         self.batches: list[list[Row]] = []
@@ -54,7 +54,7 @@ class Run:
         return [row for batch in self.batches for row in batch]
 
     def wait_for(self, count: int) -> list[Row]:
-        """Until so many rows have come."""
+        """Wait until this many rows have arrived."""
         done = wait_until(lambda: len(self.rows()) >= count or not self.query.isActive, 240)
         if (failure := self.query.exception()) is not None:
             raise failure
@@ -72,10 +72,10 @@ def in_order(rows: list[Row]) -> list[str]:
     return [as_json(row) for row in sorted(rows, key=lambda row: (row.commit_lsn, row.ordinal))]
 
 
-def test_batches_are_bounded_also_the_first_after_a_restart(
+def test_batches_are_bounded_even_after_a_restart(
     spark: SparkSession, tmp_path: Path, file_address: StoreAddress
 ) -> None:
-    """Ten segments a batch: at the beginning, and when a query comes back after much has happened."""
+    """Ten segments per batch, at the beginning and when a query resumes after many changes."""
     store = Store.open(*file_address)
     server = Server(1).work(60)
     capture = Capture(store)
@@ -84,32 +84,32 @@ def test_batches_are_bounded_also_the_first_after_a_restart(
     for part in parts[:half]:
         capture.add(part)
     reader = LogReader(store)
-    now = plan.following(reader, plan.begin(reader, None), plan.UNLIMITED).end.lsn
+    now = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED).end.lsn
     first = [c for c in server.changes if c.position.commit_lsn < now]
     checkpoint = tmp_path / "checkpoint"
     with Run(stream(spark, store, max_segments_per_batch=10), checkpoint) as run:
         rows = run.wait_for(len(first))
-    assert in_order(rows) == [rendering.to_json(change) for change in first]
+    assert in_order(rows) == [change_text.to_json(change) for change in first]
     bounds = [(offset["segment"]) for offset in offsets(checkpoint)]
     for part in parts[half:]:
         capture.add(part)
     with Run(stream(spark, store, max_segments_per_batch=10), checkpoint) as again:
         more = again.wait_for(len(server.changes) - len(first))
-    assert in_order([*rows, *more]) == [rendering.to_json(change) for change in server.changes]
+    assert in_order([*rows, *more]) == [change_text.to_json(change) for change in server.changes]
     later = [offset["segment"] for offset in offsets(checkpoint)][len(bounds) :]
     assert len(bounds) > 1
-    assert len(later) > 1, "all that happened meanwhile came at once"
+    assert len(later) > 1, "all changes since then were in one batch"
     headers = {s.id: s.metadata() for s in reader.list()}
     for low, high in zip([0, *bounds, *later], [*bounds, *later], strict=False):
-        # A transaction that spans segments is never cut, so a batch may be a little larger.
+        # A transaction that spans segments is never divided, so a batch may be a little larger.
         ends = [id for id in range(low + 1, high + 1) if (h := headers[id]) is not None and h.committed_rows]
         assert high - low <= 10 or ends[0] > low + 9 or ends == [high]
     whole = [{row.commit_lsn for row in batch} for batch in (*run.batches, *again.batches)]
-    assert sum(map(len, whole)) == len(set().union(*whole)), "a transaction is in one batch"
+    assert sum(map(len, whole)) == len(set().union(*whole)), "a transaction is in several batches"
 
 
 def offsets(checkpoint: Path) -> list[dict[str, Any]]:
-    """What the query wrote down, batch by batch."""
+    """The offsets in the query's checkpoint, batch by batch."""
     import json
 
     files = sorted((p for p in (checkpoint / "offsets").iterdir() if p.name.isdecimal()), key=lambda p: int(p.name))
@@ -120,7 +120,7 @@ def test_one_large_transaction_is_one_batch(spark: SparkSession, database: Datab
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     with captured(database, tmp_path, segment_bytes=4096) as log:
         log.execute("INSERT INTO t VALUES (0)")
-        log.catch_up()  # a table that the log does not know has no columns
+        log.catch_up()  # the columns come from the log
         options = {"max_segments_per_batch": 1, "max_bytes_per_batch": 1}
         with Run(stream(spark, log.store, table="public.t", **options), tmp_path / "checkpoint") as run:
             run.wait_for(1)
@@ -131,8 +131,8 @@ def test_one_large_transaction_is_one_batch(spark: SparkSession, database: Datab
     assert sorted(row.id for row in rows if row.id is not None) == list(range(501))
 
 
-def test_shapes_that_change_while_a_query_runs(spark: SparkSession, database: Database, tmp_path: Path) -> None:
-    """It keeps its columns; what came since is told beside the row, and a restart knows it."""
+def test_columns_that_change_while_a_query_runs(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+    """Its columns stay the same. Values of newer columns are in `_special`, and a restart adds the columns."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text, n int)")
     checkpoint = tmp_path / "checkpoint"
     with captured(database, tmp_path) as log:
@@ -175,7 +175,7 @@ def test_shapes_that_change_while_a_query_runs(spark: SparkSession, database: Da
         assert shown(table, relation) == oracle.rows(log.connection, "public", "u")
 
 
-def test_starting_by_lsn_or_with_what_comes(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+def test_starting_at_an_lsn_or_at_the_end(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
         log.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
@@ -192,10 +192,10 @@ def test_starting_by_lsn_or_with_what_comes(spark: SparkSession, database: Datab
             assert [row.id for row in by_lsn.wait_for(2)] == [2, 3]
 
 
-def test_all_that_is_there_and_then_the_end(
+def test_available_now_reads_everything_and_ends(
     spark: SparkSession, tmp_path: Path, s3_address: StoreAddress, database: Database
 ) -> None:
-    """`availableNow` is one batch, so its limits are lifted; on S3."""
+    """From S3. `availableNow` is one batch, so the limits are removed."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with captured_to(database, s3_address, segment_bytes=4096) as log:
         for start in (0, 100):
@@ -209,7 +209,7 @@ def test_all_that_is_there_and_then_the_end(
 
 
 def test_another_log_is_refused(spark: SparkSession, tmp_path: Path, file_address: StoreAddress) -> None:
-    """A store that was emptied and filled anew: as long as before, longer, or shorter."""
+    """The store was emptied and filled with a log that is as long as before, longer, or shorter."""
     store = Store.open(*file_address)
 
     def fill(seed: int, transactions: int) -> Server:
@@ -233,62 +233,62 @@ def test_another_log_is_refused(spark: SparkSession, tmp_path: Path, file_addres
         assert not again.rows()
 
 
-class Counting(Store):
-    """A store that keeps the names of what it is asked."""
+class RequestRecorder(Store):
+    """A store that records its requests."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.url, store._backend)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def get(self, key: str) -> bytes | None:
-        self.asked.append(f"GET {key}")
+        self.requests.append(f"GET {key}")
         return super().get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        self.asked.append(f"GET {key}")
+        self.requests.append(f"GET {key}")
         return super().get_range(key, start, length)
 
     def head(self, key: str) -> ObjectInfo | None:
-        self.asked.append(f"HEAD {key}")
+        self.requests.append(f"HEAD {key}")
         return super().head(key)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
-        self.asked.append(f"LIST {prefix}")
+        self.requests.append(f"LIST {prefix}")
         return super().list(prefix, after)
 
 
 class Watched(StreamReader):
-    """The reader as Spark's process has it, on a store that counts."""
+    """A reader as in Spark's process, on a store that records requests."""
 
     def __init__(self, store: Store, poll_interval_ms: int = 0, **options: Any) -> None:
         super().__init__(
             Options(store.url, poll_interval_ms=poll_interval_ms, **options), Pinned(Offset(0, Lsn(0)), None)
         )
-        self.store = Counting(store)
+        self.store = RequestRecorder(store)
         self._opened = LogReader(self.store)
 
     def moves(self) -> tuple[int, int]:
-        """Where it goes when it is asked what is latest."""
-        before = self._stands.segment if self._stands else 0
+        """Call `latestOffset`, and return the segments before and after."""
+        before = self._offset.segment if self._offset else 0
         return before, self.latestOffset()["segment"]
 
 
-def test_a_quiet_log_costs_one_request_a_poll(store_of_one: tuple[Store, Capture, Server]) -> None:
+def test_an_idle_log_costs_one_request_per_poll(store_of_one: tuple[Store, Capture, Server]) -> None:
     store, _, _ = store_of_one
     reader = Watched(store)
     reader.latestOffset()
     last = reader.latestOffset()["segment"]
-    reader.store.asked.clear()
+    reader.store.requests.clear()
     for _ in range(20):
         assert reader.latestOffset()["segment"] == last
-    assert reader.store.asked == [f"HEAD log/{last + 1:020d}.parquet"] * 20
+    assert reader.store.requests == [f"HEAD log/{last + 1:020d}.parquet"] * 20
     patient = Watched(store, poll_interval_ms=60_000)
     patient.latestOffset()
     patient.latestOffset()
-    patient.store.asked.clear()
+    patient.store.requests.clear()
     for _ in range(20):
         patient.latestOffset()
-    assert patient.store.asked == [], "within the interval nothing is asked"
+    assert patient.store.requests == [], "requests were sent within the interval"
 
 
 @pytest.fixture
@@ -310,12 +310,12 @@ def test_idle_segments_make_no_batches(store_of_one: tuple[Store, Capture, Serve
         capture.idle(capture.writer.end_lsn)
         assert reader.moves() == (1, 1)
     capture.idle(capture.writer.end_lsn)
-    assert reader.moves() == (1, 1 + IDLE_SEGMENTS), "but they are passed some time: retention may take them"
+    assert reader.moves() == (1, 1 + IDLE_SEGMENTS), "they must be passed eventually, because retention may remove them"
     capture.add(server.transaction(2).frames)
     assert reader.moves()[1] == IDLE_SEGMENTS + 2
 
 
-def test_a_reader_does_not_go_back(store_of_one: tuple[Store, Capture, Server]) -> None:
+def test_a_reader_does_not_go_backwards(store_of_one: tuple[Store, Capture, Server]) -> None:
     store, capture, server = store_of_one
     reader = Watched(store)
     first = reader.latestOffset()
@@ -325,14 +325,14 @@ def test_a_reader_does_not_go_back(store_of_one: tuple[Store, Capture, Server]) 
     assert len(reader.partitions(first, second)) == 1
     with pytest.raises(CorruptError, match="went back"):
         reader.partitions(second, first)
-    with pytest.raises(CorruptError, match="not an offset"):
+    with pytest.raises(CorruptError, match="not a Tailrace offset"):
         reader.partitions({"offset": 3}, second)
     with pytest.raises(CorruptError, match="another log"):
         reader.partitions(first | {"link": "0" * 64}, second)
 
 
 def test_offsets_of_a_batch_are_whole_transactions(file_address: StoreAddress) -> None:
-    """Whatever the log is cut into, however often it is asked."""
+    """However the log is divided, and however often the offset is requested."""
     store = Store.open(*file_address)
     server = Server(4)
     capture = Capture(store)
@@ -352,8 +352,8 @@ def test_offsets_of_a_batch_are_whole_transactions(file_address: StoreAddress) -
 @pytest.mark.parametrize(
     ("ended_by", "code"), [("EOFError", 0), ("BrokenPipeError", 0), ("ValueError('what failed')", 1)]
 )
-def test_a_source_whose_query_has_ended_says_nothing(ended_by: str, code: int) -> None:
-    """As Spark's runner has it, which would print that nobody takes its last words; what failed is still told."""
+def test_a_source_whose_query_has_ended_prints_nothing(ended_by: str, code: int) -> None:
+    """Spark's runner would print that its connection is closed. Other errors are still printed."""
     program = (
         "from tailrace.spark.stream import StreamReader\n"
         f"try:\n    raise {ended_by}\nfinally:\n    StreamReader(None, None).stop()"

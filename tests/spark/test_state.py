@@ -1,4 +1,4 @@
-"""A table's state through Spark: rows, types and errors as a user meets them, from a log on S3."""
+"""A table's state in Spark: rows, types and errors as users see them, from a log on S3."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.fixtures.postgres import drop_database, make_database
 
 import tailrace.spark
 from tailrace import settings, types
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.s3 import S3Server
-from tailrace.log import state as log_state
-from tailrace.log.printing import to_text
 from tailrace.log.reader import LogReader
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.state import table_state as log_state
+from tailrace.state.postgres_text import to_text
 from tailrace.store import Store
 from tailrace.types import Form
 
@@ -32,7 +32,7 @@ BULKY = values.bulky(random.Random(11))
 
 @dataclass
 class Shop:
-    """A log, and what PostgreSQL showed at some of its LSNs."""
+    """A log, and PostgreSQL's rows at some of its LSNs."""
 
     url: str
     store: dict[str, str]
@@ -81,10 +81,10 @@ def shop(postgres: Postgres, s3_server: S3Server) -> Shop:
         CREATE PUBLICATION tailrace FOR ALL TABLES;
     """)
     given = settings.Settings(
-        source=settings.Source(url=database.url),
-        store=settings.Store(shop.url, shop.store),
-        capture=settings.Capture(seal_after_ms=5),
-        snapshot=settings.Snapshot(chunk_rows=100),
+        source=settings.SourceSettings(url=database.url),
+        store=settings.StoreSettings(shop.url, shop.store),
+        capture=settings.CaptureSettings(seal_after_ms=5),
+        snapshot=settings.SnapshotSettings(chunk_rows=100),
     )
     rng = random.Random(1)
     with database.connect() as connection, CaptureThread(given, Store.open(shop.url, shop.store)) as capture:
@@ -100,9 +100,9 @@ def shop(postgres: Postgres, s3_server: S3Server) -> Shop:
             query = "SELECT pg_logical_emit_message(true, 'mark', '')::text, clock_timestamp()"
             row = connection.execute(query).fetchone()
             assert row is not None
-            lsn, moment = row
+            lsn, time = row
             capture.wait_for(Lsn(Lsn.parse(lsn) + 1))
-            shop.rows[Lsn.parse(lsn)], shop.times[Lsn.parse(lsn)] = rows, moment.astimezone(UTC)
+            shop.rows[Lsn.parse(lsn)], shop.times[Lsn.parse(lsn)] = rows, time.astimezone(UTC)
 
         for id in range(60):
             insert(id)
@@ -128,26 +128,28 @@ def shop(postgres: Postgres, s3_server: S3Server) -> Shop:
     return shop
 
 
-# Few, because each read starts Python processes; tests/log/test_state.py has the rest.
+# Few cases, because each read starts Python processes. tests/log/test_state.py has the others.
 @pytest.mark.parametrize(
     ("table", "mark", "splits"),
     [("every_type", 0, None), ("every_type", 1, 3), ("orders", 2, 4), ("customers", 2, 4)],
 )
-def test_is_what_postgres_showed(spark: SparkSession, shop: Shop, table: str, mark: int, splits: int | None) -> None:
+def test_the_state_equals_postgresqls_rows(
+    spark: SparkSession, shop: Shop, table: str, mark: int, splits: int | None
+) -> None:
     lsn = list(shop.rows)[mark]
     options = {"splits": str(splits)} if splits else {}
     frame = shop.read(spark, f"public.{table}", as_of=str(lsn), **options)
     assert shop.texts(frame, table, lsn) == shop.rows[lsn][table]
 
 
-def test_a_time_and_the_newest(spark: SparkSession, shop: Shop) -> None:
+def test_the_state_at_a_time_and_the_newest_state(spark: SparkSession, shop: Shop) -> None:
     _, lsn, _, newest = shop.rows
     frame = shop.read(spark, "public.orders", as_of=shop.times[lsn].isoformat())
     assert shop.texts(frame, "orders", lsn) == shop.rows[lsn]["orders"]
     assert shop.texts(shop.read(spark, "public.orders"), "orders", newest) == shop.rows[newest]["orders"]
 
 
-def test_a_function_gives_it_too_and_states_can_be_joined(spark: SparkSession, shop: Shop) -> None:
+def test_states_from_the_function_can_be_joined(spark: SparkSession, shop: Shop) -> None:
     lsn = list(shop.rows)[1]
     store = {f"store.{name}": text for name, text in shop.store.items()}
     orders = tailrace.spark.state(spark, shop.url, "public.orders", lsn, store)
@@ -165,21 +167,21 @@ def test_a_function_gives_it_too_and_states_can_be_joined(spark: SparkSession, s
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"table": "public.unknown"}, r"tailrace snapshot public\.unknown"),
         ({"table": "public.orders", "as_of": "earliest"}, "an LSN such as"),
-        ({}, "name it"),
+        ({}, "needs the option table"),
     ],
 )
-def test_says_what_is_wrong(spark: SparkSession, shop: Shop, options: dict[str, str], says: str) -> None:
+def test_invalid_options_are_reported(spark: SparkSession, shop: Shop, options: dict[str, str], message: str) -> None:
     given = {f"store.{name}": text for name, text in shop.store.items()} | options
     tailrace.spark.register(spark)
-    with pytest.raises(AnalysisException, match=says):
+    with pytest.raises(AnalysisException, match=message):
         spark.read.format("tailrace").options(snapshot="true", **given).load(shop.url)
 
 
-def test_is_no_stream(spark: SparkSession, shop: Shop) -> None:
+def test_a_state_cannot_be_streamed(spark: SparkSession, shop: Shop) -> None:
     given = {f"store.{name}": text for name, text in shop.store.items()}
     frame = spark.readStream.format("tailrace").options(snapshot="true", table="public.orders", **given).load(shop.url)
     with pytest.raises(Exception, match=r"spark\.readStream"):

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 from tailrace.spark.session import session
 
 if TYPE_CHECKING:
+    from tailrace.spark.dataframe_sink import sink
     from tailrace.spark.datasource import register
     from tailrace.spark.table_state import state
 
-__all__ = ["register", "session", "state"]
+__all__ = ["register", "session", "sink", "state"]
 
-_HOMES = {"register": "tailrace.spark.datasource", "state": "tailrace.spark.table_state"}
+_HOMES = {
+    "register": "tailrace.spark.datasource",
+    "sink": "tailrace.spark.dataframe_sink",
+    "state": "tailrace.spark.table_state",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,86 +1,49 @@
-"""The data source `tailrace`: the log, for whoever knows Spark."""
+"""The data source `tailrace`: the log, as Spark's readers see it.
+
+Spark imports this module into a process of its own for each streaming query. What reads the log is imported on demand,
+so that the processes of sinks, which only ask the driver for steps, stay small.
+"""
 
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
 
-from tailrace.change import Lsn, Relation
-from tailrace.errors import ConfigError
-from tailrace.log import lineage, plan
-from tailrace.log.plan import Offset
-from tailrace.log.reader import LogReader
-from tailrace.settings.reading import did_you_mean
-from tailrace.spark import reading, schema, table_state
-from tailrace.spark.batch import BatchReader
-from tailrace.spark.options import Options, Table
-from tailrace.spark.schema import Pinned
-from tailrace.spark.stream import StreamReader
-from tailrace.spark.table_state import StateReader
+from tailrace.spark import step_source
 
 
 def register(spark: SparkSession) -> None:
-    """Make `tailrace` known to a session."""
+    """Make the format `tailrace` known to a session."""
     spark.dataSource.register(TailraceSource)
 
 
 class TailraceSource(DataSource):
-    """Made by Spark in processes of its own, with the options as they were given."""
+    """Constructed by Spark in processes of its own, with the options of the read."""
 
     @classmethod
     def name(cls) -> str:
         return "tailrace"
 
-    @reading.told
-    def schema(self) -> spark.StructType:
-        options = self._options()
-        log = options.log()
-        if options.snapshot:
-            found = table_state.found(log, options)
-            return schema.in_spark(schema.state(found.relation), Pinned(Offset(0, found.lsn), found.relation))
-        end = _end(log, options)
-        if options.table is None:
-            return schema.in_spark(schema.CHANGES, Pinned(end, None))
-        relation = _relation(log, options.table, end)
-        return schema.in_spark(schema.rows(relation), Pinned(end, relation))
+    def schema(self) -> StructType | str:
+        if self._is_of_a_sink:
+            return step_source.SCHEMA
+        from tailrace.spark import log_source
 
-    @reading.told
-    def reader(self, schema: spark.StructType) -> DataSourceReader:
-        options = self._options()
-        reader = StateReader if options.snapshot else BatchReader
-        return reader(options, Pinned.of(schema))
+        return log_source.schema_of(self.options)
 
-    @reading.told
-    def streamReader(self, schema: spark.StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        options = self._options()
-        if options.snapshot:
-            raise ConfigError(
-                "a table's state is no stream",
-                "read it with spark.read, and changes from then on with spark.readStream",
-            )
-        return StreamReader(options, Pinned.of(schema))
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tailrace.spark import log_source
 
-    def _options(self) -> Options:
-        return Options.parse(self.options)
+        return log_source.reader(self.options, schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        if self._is_of_a_sink:
+            return step_source.StepReader(self.options)
+        from tailrace.spark import log_source
 
-def _end(log: LogReader, options: Options) -> Offset:
-    """Where a read that is made now ends."""
-    now = plan.latest(log)
-    if options.ending == "latest":
-        return now
-    lsn = plan.parse_place(log, options.ending, "ending") or Lsn(0)
-    return Offset(min(plan.reaching(log, lsn), now.segment), lsn)
+        return log_source.stream_reader(self.options, schema)
 
-
-def _relation(log: LogReader, table: Table, end: Offset) -> Relation:
-    found = lineage.newest(log, table.schema, table.name, end.segment)
-    if found is None:
-        known = [str(Table(*names)) for names in lineage.names(log, end.segment)]
-        raise ConfigError(
-            f"table {table} is nowhere in the log of {log.store.url}"
-            + (did_you_mean(str(table), known) if known else ""),
-            "is it published, and was it changed since capture began? `tailrace snapshot` copies one that was not",
-        )
-    return found
+    @property
+    def _is_of_a_sink(self) -> bool:
+        return "steps" in self.options

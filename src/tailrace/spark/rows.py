@@ -1,4 +1,4 @@
-"""Changes of one table → typed rows in the shape of one of its relations, as Spark can hold them."""
+"""Converts changes of one table to typed rows in the shape of one of its relations, with values that Spark can hold."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Relation
-from tailrace.log import evolution, json
+from tailrace.log import json_columns
 from tailrace.log.decoding import TableChanges
-from tailrace.log.printing import to_text
-from tailrace.pgoutput.columns import Images
+from tailrace.pgoutput.decoder import Images
 from tailrace.spark import schema
-from tailrace.spark.changes import names_where, standing
+from tailrace.spark.changes import names_where, position_columns
+from tailrace.state import evolution
+from tailrace.state.postgres_text import to_text
 from tailrace.text import DAY_US
 from tailrace.types import Form
 
@@ -31,16 +32,16 @@ _RANGES: Final = {
     Form.TIMESTAMP: (pa.int64(), _FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1),
     Form.TIMESTAMPTZ: (pa.int64(), _FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1),
 }
-"""What Spark says it holds: the years 1 to 9999. It would carry other numbers, and show other moments for them."""
+"""The years 1 to 9999, which Spark supports. It would accept other numbers, and show wrong dates and times for them."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The relation whose rows are wanted, and the relations that its table, and tables of its name, had."""
+    """The relation whose columns the rows get, and all relations of its table and of other tables with its name."""
 
     target: Relation
     table: int
-    """The oid of the table that the name means: all its changes count, also those under other names."""
+    """The oid of the table that the name refers to. All its changes count, including those made under other names."""
     names: tuple[str, str]
     chains: Mapping[int, Sequence[Relation]]
 
@@ -48,13 +49,13 @@ class Shape:
         return relation.oid == self.table or (relation.schema, relation.name) == self.names
 
     def batch(self, changes: TableChanges) -> pa.RecordBatch:
-        new, old = self._projected(changes, changes.new), self._projected(changes, changes.old, ~changes.old_is_key)
+        new, old = self.projected(changes, changes.new), self.projected(changes, changes.old, ~changes.old_is_key)
         own, special = self._fitted(new, changes, changes.new)
         before, before_special = self._fitted(old, changes, changes.old)
         wanted = schema.rows(self.target)
-        position, *numbers, moments = standing(changes.at)
+        position, *numbers, times = position_columns(changes.at)
         relation_id = pa.array(np.full(len(changes), changes.relation.oid, np.int64))
-        about = [json.operations(changes.operation), position, *numbers, moments, relation_id]
+        about = [json_columns.operations(changes.operation), position, *numbers, times, relation_id]
         names = [column.name for column in self.target.columns]
         fields = list(wanted.field(len(names) + len(about)).type)
         return pa.RecordBatch.from_arrays(
@@ -69,18 +70,18 @@ class Shape:
             schema=wanted,
         )
 
-    def _projected(self, changes: TableChanges, images: Images, whole: Mask | None = None) -> Images:
+    def projected(self, changes: TableChanges, images: Images, whole: Mask | None = None) -> Images:
         relation = changes.relation
         if relation == self.target:
             return images
         between, is_later = self._way(relation)
         if is_later:
-            # A column that is gone since is not one that was missing before.
+            # A column that was dropped later is not one that had not been added yet.
             whole = np.zeros(len(images), np.bool_)
         return evolution.project(images, relation, self.target, via=between, whole=whole)
 
     def _way(self, relation: Relation) -> tuple[Sequence[Relation], bool]:
-        """The relations between one and the target, and whether it is later than the target."""
+        """Return the relations between a relation and the target, and whether the relation is later than the target."""
         chain = list(self.chains.get(relation.oid, ()))
         if relation.oid != self.target.oid or relation not in chain:
             return (), False
@@ -94,13 +95,14 @@ class Shape:
         return fitted(images, self.target, self._unseen(changes, sent))
 
     def _unseen(self, changes: TableChanges, images: Images) -> Special:
-        """Columns that came after the target: a query keeps its columns while it runs, and loses nothing."""
+        """Return the texts of columns that were added after the target. A running query has fixed columns, but loses no
+        values."""
         relation = changes.relation
         if relation.oid != self.target.oid or not self._way(relation)[1] or not images.present.any():
             return {}
         odd = evolution.specials(images)
         found: Special = {}
-        for index in evolution.dropped(relation, self.target):
+        for index in evolution.dropped_columns(relation, self.target):
             column = relation.columns[index]
             texts = _filled(to_text(images.batch.column(index), column), odd.get(column.name, {}))
             of_rows = {row: text for row, text in enumerate(texts.to_pylist()) if text is not None}
@@ -110,7 +112,7 @@ class Shape:
 
 
 def fitted(images: Images, relation: Relation, more: Special | None = None) -> tuple[list[pa.Array], pa.Array]:
-    """The columns as Spark can hold them, and the texts of what it cannot, with some more."""
+    """Return the columns with the values that Spark can hold, and the texts of the other values, including `more`."""
     count = len(images)
     special: Special = {}
     known: Special | None = None

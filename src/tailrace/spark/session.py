@@ -1,4 +1,4 @@
-"""The Spark session: tuned for short local ticks, or attached to a cluster."""
+"""The Spark session: tuned for short batches on this machine, or connected to a cluster."""
 
 from __future__ import annotations
 
@@ -21,35 +21,41 @@ _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 _PYTHON = Path(__file__).with_name("launcher") / "bin" / "python"
 
 _ALWAYS: Final = {
-    # Nobody looks at it unless told; it takes a port, and threads that draw. `settings` can turn it on.
+    # Off by default, because it takes a port and memory. `settings` can turn it on.
     "spark.ui.enabled": "false",
-    # A bar of a job that takes milliseconds tears the terminal.
+    # A progress bar for a job of milliseconds garbles the terminal.
     "spark.ui.showConsoleProgress": "false",
-    # The default prints pages of warnings that nobody can act on.
+    # The default prints many warnings that nobody can act on.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
-    # What a timestamp looks like as text must not depend on where the machine stands.
+    # The text of a timestamp must not depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # Every conversion that can be columnar is: the other way pickles row by row.
+    # Convert in columns; the alternative pickles row by row.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # More compact than Java's own serialisation, in shuffles and broadcasts.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-    # Sinks share executors: the jobs of one must not wait until a large one of another's is done.
+    # Sinks share executors: the jobs of one sink must not wait for a large job of another.
     "spark.scheduler.mode": "FAIR",
-    # A query without state gains nothing from batches without data; each would cost a tick's two files.
+    # A query without state gains nothing from batches without data, and each would write two files.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Each batch writes two files: 15 ms each in this way, 45 ms in the default's, and 4 ms with `jar` (measured).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Sinks know where they stand; a checkpoint is never rewound. At 20 batches a second 100 are only files to list.
+    # Sinks store their own cursors, so a checkpoint is never rewound. The default of 100 batches is only files to list.
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # On TCP, each exchange with a Python worker can stall for 40 ms, and a batch has several.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A job's code is sent in blocks of this size. The default of 4 MiB is allocated and cleared for each job anew.
+    "spark.broadcast.blockSize": "256k",
+    # Each job's plan is described in words, for pages that are seldom looked at. The default describes it at length.
+    "spark.sql.ui.explainMode": "simple",
     # A crash inside numba, Arrow or the store's client names the Python line, not only the signal.
     "spark.python.worker.faulthandler.enabled": "true",
 }
-"""What is not here is Spark's default on purpose: among others workers are reused, and sources polled every 10 ms."""
+"""Everything else keeps Spark's default on purpose: among others, workers are reused."""
 
 _LOOPBACK: Final = {
-    # Nobody else has business with it; and a machine that cannot resolve its own name starts all the same.
+    # Only this machine connects; and a machine that cannot resolve its own name starts all the same.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -93,7 +99,7 @@ def session(
     except ImportError as error:
         raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'") from error
 
-    chosen = master or f"local[{_processors()}]"
+    chosen = master or f"local[{processors()}]"
     bare = jar.local_file_system()
     configuration = _configuration(chosen, packages, given, bare)
     with _starting, _environment(configuration):
@@ -104,7 +110,7 @@ def session(
             spark = builder.getOrCreate()
         except (PySparkException, Py4JError) as error:
             raise SparkError(
-                f"Spark did not start on {chosen}: {_first_line(error)}", _hint(chosen, packages)
+                f"Spark did not start on {chosen}: {first_line(error)}", _hint(chosen, packages)
             ) from error
     if bare is not None and "fs.file.impl" not in given:
         _use_bare_file_system(spark)
@@ -118,7 +124,7 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
         chosen |= _LOOPBACK
     if master.startswith("local"):
         # The default of 200 makes 200 tasks of every shuffle, however small.
-        chosen |= _LOCAL | {"spark.sql.shuffle.partitions": str(_processors())}
+        chosen |= _LOCAL | {"spark.sql.shuffle.partitions": str(processors())}
     # Standalone workers beside us have the same Python, with Tailrace in it. YARN's and Kubernetes' have their own, and
     # whoever names another Spark or another Python is taken at their word.
     if master.startswith(("local", "spark:")) and not os.environ.keys() & {"SPARK_HOME", "PYSPARK_PYTHON"}:
@@ -132,14 +138,19 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
     for key, ours in lists.items():
         if together := [*filter(None, given.get(key, "").split(",")), *ours]:
             chosen[key] = ",".join(together)
+    from tailrace.spark import class_archive  # not needed by the processes that Spark starts to plan queries
+
+    archive = class_archive.find()
+    java_options = [_ALWAYS["spark.driver.extraJavaOptions"], *(archive.options() if archive is not None else ())]
     if options := given.get("spark.driver.extraJavaOptions"):
-        chosen["spark.driver.extraJavaOptions"] = f"{_ALWAYS['spark.driver.extraJavaOptions']} {options}"
+        java_options.append(options)
+    chosen["spark.driver.extraJavaOptions"] = " ".join(java_options)
     return chosen
 
 
 @contextmanager
 def _environment(configuration: Mapping[str, str]) -> Iterator[None]:
-    """Which Java and which Python: Spark's scripts, and pyspark, know no other way to be told."""
+    """Set which Java and which Python to use: Spark's scripts and pyspark read it only from the environment."""
     wanted: dict[str, str] = {}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else we were started by spark-submit, and Java runs
         wanted |= java.environment()
@@ -187,15 +198,16 @@ def _let_java_hang_up(spark: SparkSession) -> None:
     server.handle_error = handle_error  # type: ignore[assignment, method-assign]
 
 
-def _processors() -> int:
+def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what Java said."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The first is py4j's own; Java's exception comes after it.
-    told = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (told or [type(error).__name__])[0].removeprefix(": ")
+    # py4j puts a line of its own before Java's exception.
+    java = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (java or [type(error).__name__])[0].removeprefix(": ")
 
 
 def _hint(master: str, packages: Sequence[str]) -> str:

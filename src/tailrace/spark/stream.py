@@ -1,11 +1,10 @@
-"""A stream: batches that follow each other through the log, bounded, each once.
+"""The stream of a user's query, which reads the log in bounded batches, each change once.
 
-Spark's Python sources have no admission control, and `latestOffset` is not told where the query stands. The reader
-knows it all the same: a new query asks for `initialOffset` or what is latest before anything else, and one that goes on
-from a checkpoint calls `partitions(o, o)` first, with the last offset it wrote down.
+Spark's Python sources have no admission control, and `latestOffset` does not get the query's offset. The reader still
+learns it: a new query calls `initialOffset` or `latestOffset` before anything else, and a query that continues
+from a checkpoint first calls `partitions(o, o)` with its last offset.
 
-An offset names, beside its place, the link of its segment in the log's chain: a log that is another one, or was changed
-behind the reader's back, has another.
+An offset also holds the hash-chain link of its segment. It differs if this is another log or a modified one.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailrace.errors import CorruptError, GapError
-from tailrace.log import plan
+from tailrace.log import planner
 from tailrace.log.lineage import Lineage
-from tailrace.log.plan import Batch, Offset
+from tailrace.log.planner import LogBatch, Offset
 from tailrace.log.reader import LogReader
 from tailrace.spark import reading
 from tailrace.spark.options import Options
 from tailrace.spark.schema import Pinned
 
 IDLE_SEGMENTS: Final = 64
-"""Passed without a batch while they hold nothing of interest: a batch for each would cost more than all of them."""
+"""How many segments without matching changes are skipped before a batch records the progress."""
 
-_OTHER: Final = "is it another log than the one read so far? remove the checkpoint to start again"
+_OTHER: Final = "this may be another log than the one read so far; remove the checkpoint to start over"
 
 
 class StreamReader(DataSourceStreamReader):
@@ -40,46 +39,46 @@ class StreamReader(DataSourceStreamReader):
         self._pinned = pinned
         self._opened: LogReader | None = None
         self._lineage: Lineage | None = None
-        self._stands: Offset | None = None
+        self._offset: Offset | None = None
         self._quiet_until = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks need the options alone; connections do not travel.
+        # Tasks need only the options. Connections cannot be pickled.
         return {"_options": self._options, "_pinned": self._pinned}
 
-    @reading.told
+    @reading.with_hints
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        self._stands = self._initial()
-        return self._to_json(self._stands)
+        self._offset = self._initial()
+        return self._to_json(self._offset)
 
-    @reading.told
+    @reading.with_hints
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        if self._stands is None:
-            # A new query: it asks for what is latest before it asks where to begin.
-            self._stands = self._initial()
+        if self._offset is None:
+            # A new query calls latestOffset before initialOffset.
+            self._offset = self._initial()
         if time.monotonic() >= self._quiet_until:
-            batch = self._following(self._stands)
-            if batch.end == self._stands:
+            batch = self._following(self._offset)
+            if batch.end == self._offset:
                 self._quiet_until = time.monotonic() + self._options.poll_interval_ms / 1000
-            self._stands = batch.end
-        return self._to_json(self._stands)
+            self._offset = batch.end
+        return self._to_json(self._offset)
 
-    @reading.told
+    @reading.with_hints
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._checked(start), self._checked(end)
-        self._stands = last
+        self._offset = last
         if first == last:
             return []
-        batch = plan.between(self._log, first, last, across_gaps=self._options.across_gaps)
+        batch = planner.batch_between(self._log, first, last, across_gaps=self._options.across_gaps)
         if self._pinned.relation is None:
             batch, oids = reading.chosen(self._log, batch, self._options.tables)
-            return reading.parts(batch, reading.admission(first.lsn, None, oids), None, self._options.tables)
+            return reading.parts(batch, reading.change_filter(first.lsn, None, oids), None, self._options.tables)
         batch, shape = reading.shaped(self._lineage_from(first), batch, self._options, self._pinned.relation)
-        return reading.parts(batch, reading.admission(first.lsn, None, shape.chains), shape)
+        return reading.parts(batch, reading.change_filter(first.lsn, None, shape.chains), shape)
 
     def stop(self) -> None:
-        """Called when the query has ended, too: Spark hangs up, then ends this process, which would complain of the
-        one if the other comes late."""
+        """Exit silently if the query has ended. Spark closes the connection and then ends this process, which would
+        print a traceback if it noticed the first before the second."""
         if isinstance(sys.exception(), EOFError | ConnectionError):
             os._exit(0)
 
@@ -92,20 +91,20 @@ class StreamReader(DataSourceStreamReader):
         return self._opened
 
     def _initial(self) -> Offset:
-        return plan.begin(self._log, plan.parse_place(self._log, self._options.starting, "starting"))
+        return planner.start_offset(self._log, planner.resolve_lsn(self._log, self._options.starting, "starting"))
 
-    def _following(self, start: Offset) -> Batch:
-        """What comes next, or nothing while it is not worth a batch."""
+    def _following(self, start: Offset) -> LogBatch:
+        """Return the next batch. It is empty as long as there is too little to make one."""
         limits = self._options.limits
-        batch = plan.following(self._log, start, limits, across_gaps=self._options.across_gaps)
+        batch = planner.next_batch(self._log, start, limits, across_gaps=self._options.across_gaps)
         if batch.end != start:
             self._check_chain(start)
         passed = batch.end.segment - start.segment
         if self._has_wanted(batch) or passed >= min(limits.segments, IDLE_SEGMENTS) or batch.bytes >= limits.bytes:
             return batch
-        return Batch((), start, start)
+        return LogBatch((), start, start)
 
-    def _has_wanted(self, batch: Batch) -> bool:
+    def _has_wanted(self, batch: LogBatch) -> bool:
         if not batch.slices:
             return False
         if self._pinned.relation is None:
@@ -128,26 +127,26 @@ class StreamReader(DataSourceStreamReader):
         link = raw.get("link", "")
         if link and link != self._link(offset.segment):
             raise CorruptError(
-                f"segment {offset.segment} of {self._log.store.url} is not the one that was read so far", _OTHER
+                f"segment {offset.segment} of {self._log.store.url} is not the one that was read before", _OTHER
             )
         return offset
 
     def _check_chain(self, start: Offset) -> None:
-        following = self._log.awaited_header(start.segment + 1)
+        following = self._log.header(start.segment + 1)
         if start.segment and following is not None and following.previous != self._link(start.segment):
             raise CorruptError(
-                f"segment {following.id} of {self._log.store.url} does not continue what was read so far", _OTHER
+                f"segment {following.id} of {self._log.store.url} does not continue the segments read before", _OTHER
             )
 
     def _link(self, segment: int) -> str:
-        """What the next segment calls this one; nothing where the log has neither."""
+        """Return the link that the next segment has to this one, or "" if the log has neither of them."""
         if not segment:
             return ""
         try:
-            header = self._log.awaited_header(segment)
-        except GapError:  # removed by retention, which leaves the next
+            header = self._log.header(segment)
+        except GapError:  # removed by retention, which retains the next one
             header = None
         if header is not None:
             return header.link
-        following = self._log.awaited_header(segment + 1)
+        following = self._log.header(segment + 1)
         return following.previous if following is not None else ""

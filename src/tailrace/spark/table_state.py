@@ -1,4 +1,4 @@
-"""A table's state in Spark: its rows at a position or a time, made by tasks that know nothing of each other."""
+"""A table's state in Spark: its rows at a position or a time, computed by independent tasks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.log import plan
-from tailrace.log import state as log_state
-from tailrace.log.fold import has_key
-from tailrace.log.plan import MIB
+from tailrace.log import planner
+from tailrace.log.planner import MIB
 from tailrace.log.reader import LogReader
-from tailrace.log.state import TableState
 from tailrace.spark import reading, schema
 from tailrace.spark.options import Options
 from tailrace.spark.rows import fitted
 from tailrace.spark.schema import Pinned
+from tailrace.state import table_state as log_state
+from tailrace.state.fold import has_key
+from tailrace.state.table_state import TableState
 
 _SMALL_BYTES: Final = 4 * MIB
-"""Of snapshot and changes together: one task is done before others would have begun."""
+"""Below this size of snapshot and changes together, one task finishes before others would have started."""
 _FEW_SPLITS: Final = 4
 _SPLIT_BYTES: Final = 128 * MIB
-"""Of a snapshot, for one task. Not less, because each task looks at all changes since, whatever its share of the
-rows: a fresh snapshot makes them few."""
+"""Bytes of a snapshot for one task. Not less, because each task reads all changes since the snapshot, whatever its
+share of the rows. After a recent snapshot they are few."""
 
 
 def state(
@@ -39,9 +39,14 @@ def state(
     as_of: Lsn | datetime | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The table's rows as they were: after every transaction that commits below an LSN, or that did before a time.
+    """Return a table's rows as they were at an LSN or a time.
 
-    None is the newest state that the log tells of. `options` are the data source's.
+    spark: the session to read with.
+    store: the URL of the store that holds the log.
+    table: schema.table, quoted as in PostgreSQL.
+    as_of: an LSN or a time: the state includes all transactions that committed before it. A datetime without a time
+        zone is in UTC. None: the newest state in the log.
+    options: further options of the data source.
     """
     from tailrace.spark.datasource import register
 
@@ -56,18 +61,18 @@ def state(
 
 def found(log: LogReader, options: Options) -> TableState:
     if options.table is None:
-        raise ConfigError("a state is of a table", 'name it: .option("table", "public.orders")')
+        raise ConfigError("snapshot = true needs the option table", 'add .option("table", "public.orders")')
     as_of: Lsn | None = None
     if options.as_of != "latest":
-        as_of = plan.parse_place(log, options.as_of, "as_of")
+        as_of = planner.resolve_lsn(log, options.as_of, "as_of")
         if as_of is None:
-            raise ConfigError(f"as_of is {options.as_of!r}", "write latest, an LSN such as 0/1A2B3C4, or an ISO time")
+            raise ConfigError(f"as_of is {options.as_of!r}", "use latest, an LSN such as 0/1A2B3C4, or an ISO time")
     return log_state.find(log, options.table.schema, options.table.name, as_of)
 
 
 @dataclass
 class Share(InputPartition):
-    """What one task makes."""
+    """The share of a state that one task computes."""
 
     state: TableState
     part: int
@@ -79,11 +84,11 @@ class StateReader(DataSourceReader):
         self._options = options
         self._pinned = pinned
 
-    @reading.told
+    @reading.with_hints
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         assert options.table is not None
-        # As of when the DataFrame was made, however often it is used.
+        # As of the DataFrame's creation, however often it is used.
         state = log_state.find(options.log(), options.table.schema, options.table.name, self._pinned.end.lsn)
         count = splits(state, options.splits)
         return [Share(state, part, count) for part in range(count)]
@@ -101,7 +106,7 @@ class StateReader(DataSourceReader):
 
 
 def splits(state: TableState, wanted: int | None) -> int:
-    """How many tasks make the state."""
+    """Return how many tasks compute the state."""
     if not (has_key(state.snapshot.relation) and has_key(state.relation)):
         return 1
     if wanted is not None:

@@ -1,4 +1,4 @@
-"""What sinks get to see. The oracle of row conditions is PostgreSQL itself: a publication with the same row filters."""
+"""What sinks receive. The oracle for conditions is PostgreSQL itself: a publication with the same row filters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.fixtures.postgres import Database
 from tests.pgoutput import read
 
 from tailrace.change import UNCHANGED, Column, Image, Relation, Type
+from tailrace.delivery.sink_settings import SinkSettings
+from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError
-from tailrace.log import plan
-from tailrace.log.decoding import OPERATIONS, Admission, Messages, TableChanges, chunks
+from tailrace.log import planner
+from tailrace.log.decoding import OPERATIONS, ChangeFilter, LogicalMessages, TableChanges, chunks
 from tailrace.log.reader import LogReader
 from tailrace.pgoutput import message
-from tailrace.sinks import Common
-from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
 TABLES = """
@@ -52,14 +52,14 @@ CONDITIONS = {
 
 
 def shaping(**settings: Any) -> Shaping:
-    return Shaping(Common(type="files", name="s", **settings), database="shop")
+    return Shaping(SinkSettings(type="files", name="s", **settings), database="shop")
 
 
 def changes(store: Store, *, as_text: bool = True, by: Shaping | None = None) -> Iterator[TableChanges]:
-    """Everything in the log, shaped."""
+    """All changes in the log, shaped."""
     reader = LogReader(store)
-    batch = plan.following(reader, plan.begin(reader, None))
-    for _, chunk in chunks(reader, batch.slices, Admission(), as_text=as_text):
+    batch = planner.next_batch(reader, planner.start_offset(reader, None))
+    for _, chunk in chunks(reader, batch.slices, ChangeFilter(), as_text=as_text):
         yield from (part for part in (by.apply(chunk) if by else chunk) if isinstance(part, TableChanges))
 
 
@@ -80,7 +80,7 @@ def capture(database: Database, store: Store, *statements: str) -> None:
 
 
 Told = tuple[int, str, read.Row, bool, read.Row]
-"""Commit, operation, the row before, whether that is its key alone, the row after."""
+"""Commit, operation, old row, whether that is only the key, new row."""
 
 
 def ours(store: Store, by: Shaping, as_text: bool) -> dict[str, list[Told]]:
@@ -124,7 +124,7 @@ def theirs(database: Database, relations: dict[int, Relation], as_text: bool) ->
 
 
 def statements(rng: random.Random) -> Iterator[str]:
-    """Rows that come, go, and cross the conditions in every direction."""
+    """Inserts, deletes, and updates that start or stop matching."""
 
     def some(*values: Any) -> str:
         value = rng.choice(values)
@@ -182,7 +182,7 @@ def statements(rng: random.Random) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_conditions_do_as_postgresql_s_row_filters(captured: tuple[Database, Store], seed: int) -> None:
+def test_conditions_work_like_row_filters_of_postgresql(captured: tuple[Database, Store], seed: int) -> None:
     database, store = captured
     filters = ", ".join(f"{table} WHERE ({condition})" for table, condition in CONDITIONS.items())
     database.execute(TABLES)
@@ -203,20 +203,20 @@ def test_conditions_do_as_postgresql_s_row_filters(captured: tuple[Database, Sto
             database.execute("SELECT pg_copy_logical_replication_slot('again', 'theirs')")
 
 
-def test_a_condition_that_needs_more_than_the_key_says_what_mends_it(captured: tuple[Database, Store]) -> None:
+def test_a_condition_on_more_than_the_key_suggests_a_remedy(captured: tuple[Database, Store]) -> None:
     database, store = captured
     database.execute('CREATE TABLE "Odd ""one" (id int PRIMARY KEY, n int)')
     capture(database, store, 'INSERT INTO "Odd ""one" VALUES (1, 1), (2, 5)')
     by = shaping(where={'public."Odd ""one"': "n > 3"})
     assert sum(len(run) for run in changes(store, by=by)) == 1  # as long as rows only come, all is known
     capture(database, store, 'UPDATE "Odd ""one" SET n = 4')
-    with pytest.raises(ConfigError, match=r"looks at n, and UPDATE at 0/\w+:0 does not say") as raised:
+    with pytest.raises(ConfigError, match=r"uses n, but UPDATE at 0/\w+:0 lacks the old") as raised:
         list(changes(store, by=by))
     assert 'ALTER TABLE "public"."Odd ""one" REPLICA IDENTITY FULL' in raised.value.hint
 
 
-def test_a_row_that_comes_to_match_without_all_its_values_is_refused(captured: tuple[Database, Store]) -> None:
-    """PostgreSQL's own filter sends it with a hole."""
+def test_a_row_that_matches_without_all_its_values_is_refused(captured: tuple[Database, Store]) -> None:
+    """PostgreSQL's own filter sends it without a value."""
     database, store = captured
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text); ALTER TABLE t ALTER body SET STORAGE EXTERNAL")
     capture(database, store, "INSERT INTO t VALUES (1, repeat('x', 9000))", "UPDATE t SET id = 100")
@@ -244,27 +244,27 @@ RELATION = Relation(7, "public", "orders", "d", COLUMNS, ("id",))
 @pytest.mark.parametrize(
     ("condition", "message_"),
     [
-        ("n >", "cannot be read: syntax error"),
-        ("nope = 1", "names nope, which is no column of it"),
-        ("ID = 1", "names ID, which may be any of id, Id"),
-        ("n", "is double, neither true nor false"),
+        ("n >", "cannot be parsed: syntax error"),
+        ("nope = 1", "names nope, which is not a column of the table"),
+        ("ID = 1", "names ID, which is ambiguous: id, Id"),
+        ("n", "has type double, not boolean"),
         ("n > 'a' || 1 || placed || took", "cannot be evaluated: "),
-        ("placed > now()", "calls now, which looks at more than the row"),
-        ("placed > current_date", "uses current_date, which looks at more than the row"),
-        ("age(placed) > interval '1 day'", "calls age, which looks at more than the row"),
-        ("random() < 0.5", "calls random, which looks at more than the row"),
-        ("n > max(n)", "calls max, which looks at many rows"),
-        ("row_number() OVER () = 1", "has a window function"),
-        ("id IN (SELECT 1)", "has a subquery"),
+        ("placed > now()", "calls now, which depends on more than the row"),
+        ("placed > current_date", "uses current_date, which depends on more than the row"),
+        ("age(placed) > interval '1 day'", "calls age, which depends on more than the row"),
+        ("random() < 0.5", "calls random, which depends on more than the row"),
+        ("n > max(n)", "calls max, which depends on several rows"),
+        ("row_number() OVER () = 1", "contains a window function"),
+        ("id IN (SELECT 1)", "contains a subquery"),
         ("unnest([true, false])", "calls unnest"),
-        ("id = $1", "has a parameter"),
-        ("true) FROM range(3) WHERE (true", "is more than one expression"),
-        ("true), (false", "is more than one expression"),
-        ("true); SELECT (true", "is more than one expression"),
-        ("id = 1 FROM read_text('/etc/passwd')", "cannot be read"),
+        ("id = $1", "contains a parameter"),
+        ("true) FROM range(3) WHERE (true", "is not a single expression"),
+        ("true), (false", "is not a single expression"),
+        ("true); SELECT (true", "is not a single expression"),
+        ("id = 1 FROM read_text('/etc/passwd')", "cannot be parsed"),
     ],
 )
-def test_a_condition_that_cannot_hold_is_refused(condition: str, message_: str) -> None:
+def test_invalid_conditions_are_refused(condition: str, message_: str) -> None:
     with pytest.raises(ConfigError) as raised:
         shaping(where={"public.orders": condition}).load(RELATION)
     assert str(raised.value).startswith("sink s: the condition for public.orders, ")
@@ -285,11 +285,11 @@ def test_a_condition_that_cannot_hold_is_refused(condition: str, message_: str) 
         "true",
     ],
 )
-def test_conditions_people_write_are_taken(condition: str) -> None:
+def test_common_conditions_are_accepted(condition: str) -> None:
     assert shaping(where={"public.*": condition}).load(RELATION) == (RELATION, ("public", "orders"))
 
 
-def test_a_row_that_a_condition_cannot_read_is_not_shown(captured: tuple[Database, Store]) -> None:
+def test_errors_of_conditions_do_not_show_the_row(captured: tuple[Database, Store]) -> None:
     database, store = captured
     database.execute("CREATE TABLE t (v text)")
     capture(database, store, "INSERT INTO t VALUES ('s3cret')")
@@ -325,10 +325,10 @@ def test_tables_and_names(captured: tuple[Database, Store]) -> None:
     # A condition lets TRUNCATE pass, and messages go to every sink.
     assert targets(tables=("public.a",), where={"public.a": "id > 1"}) == ["public.a"]
     reader = LogReader(store)
-    batch = plan.following(reader, plan.begin(reader, None))
-    for _, chunk in chunks(reader, batch.slices, Admission(), as_text=True):
-        before = sum(isinstance(part, Messages) for part in chunk)
-        assert sum(isinstance(part, Messages) for part in shaping(tables=("no.such",)).apply(chunk)) == before
+    batch = planner.next_batch(reader, planner.start_offset(reader, None))
+    for _, chunk in chunks(reader, batch.slices, ChangeFilter(), as_text=True):
+        before = sum(isinstance(part, LogicalMessages) for part in chunk)
+        assert sum(isinstance(part, LogicalMessages) for part in shaping(tables=("no.such",)).apply(chunk)) == before
 
 
 @pytest.mark.parametrize("as_text", [True, False])
@@ -387,7 +387,7 @@ def test_columns_and_masks(captured: tuple[Database, Store], as_text: bool) -> N
         assert shown[:2] == [pa.string(), pa.string() if as_text else pa.date32()]
 
 
-def test_special_values_of_hidden_columns_are_not_beside_the_row(captured: tuple[Database, Store]) -> None:
+def test_special_values_of_hidden_columns_are_removed(captured: tuple[Database, Store]) -> None:
     database, store = captured
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a numeric(5,2), b numeric(5,2), c time)")
     capture(
@@ -405,18 +405,18 @@ def test_special_values_of_hidden_columns_are_not_beside_the_row(captured: tuple
 @pytest.mark.parametrize(
     ("settings", "how"),
     [
-        ({"columns": {"public.orders": "n, placed"}}, "left out"),
-        ({"columns": {"*.*": "-id"}}, "left out"),
+        ({"columns": {"public.orders": "n, placed"}}, "excluded"),
+        ({"columns": {"*.*": "-id"}}, "excluded"),
         ({"mask": {"public.orders.id": "null"}}, "masked with null"),
         ({"mask": {"public.orders.id": "redact"}}, "masked with redact"),
     ],
 )
-def test_what_identifies_rows_cannot_be_hidden(settings: dict[str, Any], how: str) -> None:
+def test_key_columns_cannot_be_hidden(settings: dict[str, Any], how: str) -> None:
     with pytest.raises(ConfigError, match=f"public.orders, column id is part of the key and cannot be {how}"):
         shaping(**settings).load(RELATION)
 
 
-def test_columns_that_older_rows_lack_are_masked_too() -> None:
+def test_values_of_added_columns_in_older_rows_are_masked() -> None:
     old = Column("mail", Type(25, "pg_catalog", "text"), missing="a@b", default="'a@b'::text", nullable=False)
     relation = Relation(7, "public", "t", "f", (old,))
     for how, missing in (("null", None), ("redact", "***"), ("hash", hashlib.sha256(b"a@b").hexdigest())):

@@ -1,4 +1,4 @@
-"""Some columns of images, some of them masked."""
+"""Selects and masks columns of images."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import pyarrow as pa
 
 from tailrace import types
 from tailrace.change import Relation
-from tailrace.pgoutput.columns import Images, record_batch
-from tailrace.sinks.shaping.mask import Mask
+from tailrace.delivery.transforms.mask import Mask
+from tailrace.pgoutput.decoder import Images, record_batch
 
 
-def projected(
+def project(
     images: Images, relation: Relation, shaped: Relation, places: Sequence[int], masks: Mapping[int, Mask]
 ) -> Images:
-    """`places` are the columns of `relation` that make those of `shaped`."""
+    """Images with only the delivered columns, masked.
+
+    Args:
+        images: The images.
+        relation: Their relation.
+        shaped: The delivered relation.
+        places: The index in `relation` of each column of `shaped`.
+        masks: Masks, by the index in `relation`.
+    """
     arrays, fields, unchanged = [], [], {}
     for target, place in enumerate(places):
         mask = masks.get(place)
@@ -30,7 +38,7 @@ def projected(
 
 
 def _special(special: pa.MapArray, visible: set[str]) -> pa.MapArray | None:
-    """Without what is left out or masked: the texts beside a row would show it."""
+    """Special values without those of excluded or masked columns, which they would reveal."""
     rows = [None if row is None else [(name, text) for name, text in row if name in visible] for row in _pairs(special)]
     if not any(rows):
         return None

@@ -1,7 +1,7 @@
-"""Changes of the rows that match a condition, as PostgreSQL's own row filters make them.
+"""Filters changes by a condition on rows, as PostgreSQL's own row filters do.
 
-An update of a row that matched and still does is an update; of one that comes to match an insert; of one that no longer
-does a delete. So the row that was there must be known as far as the condition looks at it.
+An update of a row that matches before and after it remains an update. If the row matches only afterwards, it becomes an
+insert; if only before, a delete. So the old row must be known as far as the condition uses it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from tailrace.change import Relation
+from tailrace.delivery.transforms.condition import Condition, typed
 from tailrace.errors import ConfigError
 from tailrace.log.decoding import DELETE, INSERT, UPDATE, Mask, TableChanges
-from tailrace.pgoutput.columns import Images, record_batch
-from tailrace.sinks.shaping.condition import Condition, typed
+from tailrace.pgoutput.decoder import Images, record_batch
 
 _FULL: Final = "f"
 
 
-def filtered(changes: TableChanges, condition: Condition) -> TableChanges:
+def filter_rows(changes: TableChanges, condition: Condition) -> TableChanges:
+    """The changes of rows that match the condition."""
     relation = changes.relation
     is_update, is_delete = changes.operation == UPDATE, changes.operation == DELETE
     has_old, has_new = is_update | is_delete, ~is_delete
@@ -32,9 +33,9 @@ def filtered(changes: TableChanges, condition: Condition) -> TableChanges:
     new_places, old_places = np.flatnonzero(has_new), np.flatnonzero(has_old)
     columns = {}
     for place in condition.places:
-        new = _filled(changes, place)
-        # An update without an old image did not change what identifies the row, and the condition looks at no more.
-        old = _chosen(changes.old.present, changes.old.batch.column(place), new) if len(old_places) else new
+        new = _fill(changes, place)
+        # An update without an old image did not change the row's identity, and the condition uses nothing else.
+        old = _choose(changes.old.present, changes.old.batch.column(place), new) if len(old_places) else new
         both = pa.concat_arrays([new.take(pa.array(new_places)), old.take(pa.array(old_places))])
         columns[place] = typed(both, relation.columns[place])
     answers = condition.matches(columns, len(new_places) + len(old_places))
@@ -42,19 +43,19 @@ def filtered(changes: TableChanges, condition: Condition) -> TableChanges:
     new_matches[new_places] = answers[: len(new_places)]
     old_matches[old_places] = answers[len(new_places) :]
     arrives, leaves = is_update & new_matches & ~old_matches, is_update & old_matches & ~new_matches
-    kept = new_matches | old_matches
-    if kept.all() and not (arrives | leaves).any():
+    matches = new_matches | old_matches
+    if matches.all() and not (arrives | leaves).any():
         return changes
-    changes = _turned(changes, arrives, leaves) if (arrives | leaves).any() else changes
-    return changes if kept.all() else changes.take(kept)
+    changes = _convert(changes, arrives, leaves) if (arrives | leaves).any() else changes
+    return changes if matches.all() else changes.take(matches)
 
 
-def _turned(changes: TableChanges, arrives: Mask, leaves: Mask) -> TableChanges:
+def _convert(changes: TableChanges, arrives: Mask, leaves: Mask) -> TableChanges:
     operation = changes.operation.copy()
     operation[arrives], operation[leaves] = INSERT, DELETE
     new = changes.new
     if new.unchanged and arrives.any():
-        new = _whole(changes, arrives)
+        new = _complete(changes, arrives)
     return replace(
         changes,
         operation=operation,
@@ -64,8 +65,13 @@ def _turned(changes: TableChanges, arrives: Mask, leaves: Mask) -> TableChanges:
     )
 
 
-def _whole(changes: TableChanges, arrives: Mask) -> Images:
-    """The new images, with the old values where `arrives` lacks some."""
+def filled_from_old(changes: TableChanges, rows: Mask) -> Images:
+    """The new images. Unsent values of these rows, whose old images are whole, are taken from those."""
+    return _complete(changes, rows) if changes.new.unchanged and rows.any() else changes.new
+
+
+def _complete(changes: TableChanges, arrives: Mask) -> Images:
+    """The new images, with unsent values of rows that now match taken from the old images."""
     new, old = changes.new, changes.old
     arrays, unchanged = list(new.batch.columns), dict(new.unchanged)
     for place, unsent in new.unchanged.items():
@@ -76,22 +82,22 @@ def _whole(changes: TableChanges, arrives: Mask) -> Images:
             raise ConfigError(
                 f"{where}: UPDATE of {changes.relation.qualified_name} makes a row match, but PostgreSQL did not send "
                 f"column {column}, which did not change",
-                _remedy(changes.relation),
+                old_image_hint(changes.relation),
             )
-        arrays[place] = _chosen(lacking, old.batch.column(place), new.batch.column(place))
+        arrays[place] = _choose(lacking, old.batch.column(place), new.batch.column(place))
         unchanged[place] = unsent & ~arrives
     return Images(
         record_batch(arrays, new.batch.schema, len(new)),
         new.present,
         {place: mask for place, mask in unchanged.items() if mask.any()},
-        _merged(new.special, old.special, arrives, changes),
+        _merge_special(new.special, old.special, arrives, changes),
     )
 
 
-def _merged(
+def _merge_special(
     new: pa.MapArray | None, old: pa.MapArray | None, arrives: Mask, changes: TableChanges
 ) -> pa.MapArray | None:
-    """Special values are few: row by row. Of the old ones, those of columns that were not sent."""
+    """The new special values, and the old ones of unsent columns. They are few, so this works row by row."""
     if old is None:
         return new
     news = [None] * len(changes) if new is None else new.to_pylist()
@@ -105,10 +111,10 @@ def _merged(
 
 
 def _without(images: Images, rows: Mask) -> Images:
-    """As if these messages did not carry the image."""
+    """The images without those of some rows."""
     if not (images.present & rows).any():
         return images
-    arrays = [_chosen(rows, pa.nulls(len(rows), array.type), array) for array in images.batch.columns]
+    arrays = [_choose(rows, pa.nulls(len(rows), array.type), array) for array in images.batch.columns]
     unchanged = {place: mask & ~rows for place, mask in images.unchanged.items()}
     special = images.special
     if special is not None:
@@ -121,14 +127,14 @@ def _without(images: Images, rows: Mask) -> Images:
     )
 
 
-def _filled(changes: TableChanges, place: int) -> pa.Array:
-    """A column of the new images; what was not sent is what was there."""
+def _fill(changes: TableChanges, place: int) -> pa.Array:
+    """A column of the new images, with unsent values from the old ones."""
     new = changes.new.batch.column(place)
     unsent = changes.new.unchanged.get(place)
-    return new if unsent is None else _chosen(unsent, changes.old.batch.column(place), new)
+    return new if unsent is None else _choose(unsent, changes.old.batch.column(place), new)
 
 
-def _chosen(rows: Mask, some: pa.Array, others: pa.Array) -> pa.Array:
+def _choose(rows: Mask, some: pa.Array, others: pa.Array) -> pa.Array:
     if rows.all():
         return some
     return pc.if_else(pa.array(rows), some, others) if rows.any() else others
@@ -143,15 +149,16 @@ def _require_old(changes: TableChanges, has_old: Mask, condition: Condition) -> 
         row = int(np.flatnonzero(has_old)[0])
         kind = "UPDATE" if changes.operation[row] == UPDATE else "DELETE"
         raise ConfigError(
-            f"{condition.where} looks at {', '.join(unknown)}, and {kind} at {changes.at.position(row)} does not say "
-            "what was there before: PostgreSQL sent the key alone",
-            _remedy(relation),
+            f"{condition.where} uses {', '.join(unknown)}, but {kind} at {changes.at.position(row)} lacks the old "
+            "values: PostgreSQL sent only the key",
+            old_image_hint(relation),
         )
 
 
-def _remedy(relation: Relation) -> str:
+def old_image_hint(relation: Relation) -> str:
+    """What to do so that PostgreSQL sends the whole row that was there before."""
     name = sql.Identifier(relation.schema, relation.name).as_string(None)
     return (
-        f"on the source: ALTER TABLE {name} REPLICA IDENTITY FULL; then take a new snapshot of the table and let the "
-        "sink start from it: tailrace deliver --sink NAME --rewind snapshot"
+        f"at the source, run ALTER TABLE {name} REPLICA IDENTITY FULL; then take a new snapshot of the table and start "
+        "the sink from it: tailrace deliver --sink NAME --rewind snapshot"
     )

@@ -1,7 +1,7 @@
-"""What a sink gets to see: tables, columns, masks, conditions and names, as its settings say.
+"""Shapes what a sink receives: tables, columns, masks, conditions and names, as its settings say.
 
-The engine shapes each chunk between decoding and the sink, in the driver and in executors alike. The relation that a
-sink meets is the shaped one: columns that are left out are gone from it, masked ones have the mask's type.
+Each chunk is shaped between decoding and the sink, in the driver and in executors alike. The sink receives the shaped
+relation: it lacks excluded columns, and masked columns have the mask's type.
 """
 
 from __future__ import annotations
@@ -11,38 +11,43 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tailrace.change import Column, Relation, Type
+from tailrace.delivery.transforms.condition import Condition
+from tailrace.delivery.transforms.mask import Mask
+from tailrace.delivery.transforms.projection import project
+from tailrace.delivery.transforms.row_filter import filter_rows
 from tailrace.errors import ConfigError
-from tailrace.log.decoding import Chunk, Messages, TableChanges
+from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.settings.pattern import ColumnList, ColumnPattern, TablePattern
-from tailrace.sinks.shaping.condition import Condition
-from tailrace.sinks.shaping.mask import Mask
-from tailrace.sinks.shaping.projection import projected
-from tailrace.sinks.shaping.row_filter import filtered
 
 if TYPE_CHECKING:
-    from tailrace.sinks import Common
+    from tailrace.delivery.sink_settings import SinkSettings
 
 Target = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What becomes of one relation."""
+class TableShaping:
+    """How one relation is delivered."""
 
     relation: Relation
     target: Target
     places: tuple[int, ...]
-    """Which of the relation's columns are delivered."""
+    """The indexes of the columns that are delivered."""
     masks: Mapping[int, Mask]
-    """By the column's place in the relation as captured."""
+    """By the column's index in the captured relation."""
     condition: Condition | None
 
 
 class Shaping:
-    """Picklable; what it has worked out for each relation is worked out again where it arrives."""
+    """Shapes the changes for one sink. Picklable: each process computes the shaping of a relation itself."""
 
-    def __init__(self, common: Common, database: str = "") -> None:
-        """`database` is the source's name for `{database}` in a route."""
+    def __init__(self, common: SinkSettings, database: str = "") -> None:
+        """Shape changes.
+
+        Args:
+            common: The sink's settings.
+            database: The source's name, for `{database}` in a route.
+        """
         self._name = common.name
         self._tables = tuple(map(TablePattern.parse, common.tables))
         self._exclude = tuple(map(TablePattern.parse, common.exclude))
@@ -54,45 +59,46 @@ class Shaping:
         schema, dot, table = common.route.rpartition(".")
         self._route = (schema, table) if dot else ("{schema}", table)
         self._database = database
-        self._shapes: dict[str, Shape | None] = {}
+        self._shapes: dict[str, TableShaping | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_shapes": {}}
 
     def apply(self, chunk: Chunk) -> Chunk:
-        """The chunk as the sink gets it. `at.is_last` is no longer right: see `decoding.with_last`."""
-        found: list[TableChanges | Messages] = []
+        """The chunk as the sink receives it. `at.is_last` is no longer valid: see `decoding.with_last`."""
+        found: list[TableChanges | LogicalMessages] = []
         for part in chunk:
-            shaped = part if isinstance(part, Messages) else self._applied(part)
+            shaped = part if isinstance(part, LogicalMessages) else self._shape_changes(part)
             if shaped is not None and len(shaped):
                 found.append(shaped)
         return found
 
     def load(self, relation: Relation) -> tuple[Relation, Target] | None:
-        """How a table is delivered, and where to; None when it is not."""
+        """The delivered relation and its target; None if the table is not delivered."""
         shape = self.shape(relation)
         return None if shape is None else (shape.relation, shape.target)
 
-    def shape(self, relation: Relation) -> Shape | None:
+    def shape(self, relation: Relation) -> TableShaping | None:
+        """How a relation is delivered; None if it is not."""
         if relation.digest not in self._shapes:
-            self._shapes[relation.digest] = self._shaped(relation)
+            self._shapes[relation.digest] = self._new_shaping(relation)
         return self._shapes[relation.digest]
 
-    def _applied(self, changes: TableChanges) -> TableChanges | None:
+    def _shape_changes(self, changes: TableChanges) -> TableChanges | None:
         shape = self.shape(changes.relation)
         if shape is None:
             return None
         if shape.condition is not None and not changes.is_truncate:
-            changes = filtered(changes, shape.condition)
+            changes = filter_rows(changes, shape.condition)
         if shape.masks or len(shape.places) < len(changes.relation.columns):
             changes = replace(
                 changes,
-                old=projected(changes.old, changes.relation, shape.relation, shape.places, shape.masks),
-                new=projected(changes.new, changes.relation, shape.relation, shape.places, shape.masks),
+                old=project(changes.old, changes.relation, shape.relation, shape.places, shape.masks),
+                new=project(changes.new, changes.relation, shape.relation, shape.places, shape.masks),
             )
         return replace(changes, relation=shape.relation, target=shape.target)
 
-    def _shaped(self, relation: Relation) -> Shape | None:
+    def _new_shaping(self, relation: Relation) -> TableShaping | None:
         names = relation.schema, relation.name
         if not _any(self._tables, names) or _any(self._exclude, names):
             return None
@@ -101,7 +107,7 @@ class Shaping:
         places = []
         for place, column in enumerate(relation.columns):
             if not all(chosen.has(column.name) for chosen in lists):
-                self._must_not_identify(relation, column, "left out")
+                self._must_not_identify(relation, column, "excluded")
                 continue
             places.append(place)
             mask = next((how for pattern, how in self._masks if pattern.matches(*names, column.name)), None)
@@ -111,19 +117,20 @@ class Shaping:
                 masks[place] = mask
         conditions = [text for table, text in self._where if table.matches(*names)]
         whole = " AND ".join(f"({text})" for text in conditions) if len(conditions) > 1 else "".join(conditions)
-        return Shape(
+        return TableShaping(
             replace(
                 relation,
                 columns=tuple([_masked(relation.columns[place], masks.get(place)) for place in places]),
                 generated=tuple([name for name in relation.generated if all(chosen.has(name) for chosen in lists)]),
             ),
-            self._target(relation),
+            self.target(relation),
             tuple(places),
             masks,
             Condition.compile(whole, relation, f"sink {self._name}") if conditions else None,
         )
 
-    def _target(self, relation: Relation) -> Target:
+    def target(self, relation: Relation) -> Target:
+        """Where a relation goes, by the route."""
         schema, table = (
             template.format(schema=relation.schema, table=relation.name, database=self._database)
             for template in self._route
@@ -134,7 +141,7 @@ class Shaping:
         if column.name in relation.key:
             raise ConfigError(
                 f"sink {self._name}: {relation.qualified_name}, column {column.name} is part of the key and cannot be "
-                f"{how}: rows could no longer be told apart",
+                f"{how}: rows could no longer be distinguished",
                 "deliver it, or mask it with hash",
             )
 

@@ -1,0 +1,71 @@
+"""Control requests: what an operator wants of a sink, wherever it runs.
+
+A request is an object in the store, `cursors/<sink>/control.json`. The process that delivers to the sink reads it every
+few seconds, so no connection to that process is needed, and a pause survives restarts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from tailrace.errors import CorruptError
+from tailrace.log.retention import CURSORS
+from tailrace.store import Store
+
+_CONTROL: Final = "control.json"
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """The operator's latest request to one sink."""
+
+    is_paused: bool = False
+    at: str = ""
+    """When the request was made: a repeated request differs from the one before it."""
+    reload: tuple[str, ...] = ()
+    """Patterns of the tables to load again. The sink removes them once it has done so."""
+
+
+def load(store: Store, sink: str) -> ControlRequest:
+    """Return the current request; without an object in the store, the default one."""
+    key = f"{CURSORS}/{sink}/{_CONTROL}"
+    data = store.get(key)
+    try:
+        raw = {} if data is None else json.loads(data)
+        return ControlRequest(**raw | {"reload": tuple(raw.get("reload", ()))})
+    except (ValueError, TypeError) as error:
+        raise CorruptError(
+            f"{key}: not a control request", f"`tailrace deliver --resume {sink}` writes a new one"
+        ) from error
+
+
+def pause(store: Store, sink: str) -> ControlRequest:
+    """Pause a sink until it is resumed. It stops delivering within seconds and stays paused over restarts."""
+    return _save(store, sink, replace(load(store, sink), is_paused=True))
+
+
+def resume(store: Store, sink: str) -> ControlRequest:
+    """Resume a sink that is paused or has failed. It delivers again within seconds."""
+    return _save(store, sink, replace(load(store, sink), is_paused=False))
+
+
+def reload(store: Store, sink: str, tables: Sequence[str]) -> ControlRequest:
+    """Ask a sink to load some tables again from their newest snapshots, while it continues with the others."""
+    before = load(store, sink)
+    return _save(store, sink, replace(before, reload=(*before.reload, *tables)))
+
+
+def finish_reload(store: Store, sink: str, tables: Sequence[str]) -> ControlRequest:
+    """Remove patterns whose tables have been loaded again."""
+    before = load(store, sink)
+    return _save(store, sink, replace(before, reload=tuple([t for t in before.reload if t not in tables])))
+
+
+def _save(store: Store, sink: str, request: ControlRequest) -> ControlRequest:
+    request = replace(request, at=datetime.now(UTC).isoformat())
+    store.replace(f"{CURSORS}/{sink}/{_CONTROL}", json.dumps(asdict(request)).encode())
+    return request

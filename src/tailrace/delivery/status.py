@@ -1,0 +1,96 @@
+"""The status that a running sink publishes in the store, beside its cursor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from tailrace.change import Lsn
+from tailrace.errors import CorruptError, TailraceError
+from tailrace.log.retention import CURSORS
+from tailrace.store import Store
+
+Condition = Literal["starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
+
+_STATUS: Final = "status.json"
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    name: str
+    type: str
+    state: Condition
+    cursor: Lsn | None
+    """Every change that commits below it is durable at the destination."""
+    log_end: Lsn
+    """The same of the log."""
+    lag_bytes: int | None
+    """None when it never ran: where it will begin is not known."""
+    lag_seconds: float | None
+    """The age of the oldest change that is not delivered; 0 when there is none."""
+    changes: int
+    """Delivered since the process started."""
+    changes_per_second: float
+    steps: int
+    last_error: str | None
+    last_error_hint: str | None
+    failures: int
+    """Attempts that failed since the process started."""
+    recoveries: int
+    """Times that it delivered again after failures."""
+    last_step_seconds: float
+    """How long the last step took."""
+    dead_letters: int
+    """Changes that the destination could not take, kept in the store."""
+    updated_at: datetime
+    batches: int = 0
+    """Batches with changes that Spark reported since the process started."""
+    batch_rows: int = 0
+    """The rows that Spark read in them: one for each change."""
+    last_batch_seconds: float | None = None
+    """How long the last of them took; one that stays open for several steps takes up to ten seconds."""
+
+    def to_json(self) -> str:
+        raw = asdict(self) | {
+            "cursor": None if self.cursor is None else str(self.cursor),
+            "log_end": str(self.log_end),
+            "updated_at": self.updated_at.isoformat(),
+        }
+        return json.dumps(raw, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: bytes | str, name: str = _STATUS) -> SinkStatus:
+        try:
+            raw = json.loads(text)
+            return cls(
+                **raw
+                | {
+                    "cursor": None if raw["cursor"] is None else Lsn.parse(raw["cursor"]),
+                    "log_end": Lsn.parse(raw["log_end"]),
+                    "updated_at": datetime.fromisoformat(raw["updated_at"]),
+                }
+            )
+        except (ValueError, KeyError, TypeError, TailraceError) as error:
+            raise CorruptError(f"{name}: not a sink's status", "remove it; a running sink writes it anew") from error
+
+
+def save(store: Store, status: SinkStatus) -> None:
+    store.replace(f"{CURSORS}/{status.name}/{_STATUS}", status.to_json().encode())
+
+
+def load(store: Store, sink: str) -> SinkStatus | None:
+    """None when it never ran."""
+    key = f"{CURSORS}/{sink}/{_STATUS}"
+    data = store.get(key)
+    return None if data is None else SinkStatus.from_json(data, key)
+
+
+def load_all(store: Store) -> Iterator[SinkStatus]:
+    """Of every sink that ever ran on this log."""
+    for info in store.list(CURSORS):
+        parts = info.key.split("/")
+        if len(parts) == 3 and parts[2] == _STATUS and (status := load(store, parts[1])) is not None:
+            yield status

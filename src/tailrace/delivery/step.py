@@ -1,0 +1,442 @@
+"""Steps: what a sink gets next, and from where. Knows the log and the sink, not Spark.
+
+`Stepper.next_step` plans the next step as a list of tasks. The caller runs the tasks, then calls `Stepper.commit` with
+their results. What comes next follows from the sink's state and the log, in this order: a step that was begun and not
+committed, tables to load from snapshots, changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tailrace import settings
+from tailrace.change import Lsn
+from tailrace.delivery import cursors
+from tailrace.delivery.contract import REWIND, Load, RecordsGaps, State, Step
+from tailrace.delivery.dead_letters import DeadLetters
+from tailrace.delivery.sink_settings import ConfiguredSink
+from tailrace.delivery.task import SnapshotRows, StageTask, TaskResult, log_reader
+from tailrace.delivery.transforms import Shaping
+from tailrace.errors import GapError, PoisonError, SnapshotError
+from tailrace.log import planner, source_record
+from tailrace.log.decoding import ChangeFilter
+from tailrace.log.planner import BatchLimits, LogBatch, Offset
+from tailrace.log.snapshot import SnapshotReader, TableSnapshot
+from tailrace.log.trim import Trim
+from tailrace.settings.pattern import TablePattern
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.deliver")
+
+SMALL_BYTES: Final = 4 * 1024 * 1024
+"""Payload up to this size is one task: it is decoded in less time than a second task would cost."""
+
+# Retention reads the published cursor once a minute; nobody waits for it.
+_PUBLISH_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step and the tasks that stage it: those of loads first, then those of the log, each in order."""
+
+    step: Step
+    tasks: tuple[StageTask, ...]
+    oldest_us: int | None = None
+    """When its first change was committed, in microseconds since 1970."""
+    is_repeat: bool = False
+    """The sink knows the step already: it was begun and not committed."""
+
+    @property
+    def is_load(self) -> bool:
+        return bool(self.step.loads)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is the work of a moment, for one task."""
+        return not self.is_load and len(self.tasks) == 1 and sum(s.bytes for s in self.tasks[0].slices) <= SMALL_BYTES
+
+
+class Stepper:
+    """Plans and commits the steps of one sink. Not thread-safe."""
+
+    def __init__(
+        self, configured: ConfiguredSink, store: settings.StoreSettings, parallelism: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`parallelism` returns how many tasks can run at the same time now; executors of a cluster come and go."""
+        self.sink = configured.sink
+        self.common = configured.common
+        self._statement = configured.statement
+        self.state = State()
+        self.changes = 0
+        self.steps = 0
+        self._starts_at = configured.common.start or configured.sink.start
+        self._settings = store
+        self._store = Store.open(store.url, store.options)
+        self._reader = log_reader(store)
+        self._snapshots = SnapshotReader(self._store)
+        self._shaping = Shaping(configured.common)
+        self._parallelism = parallelism
+        self._knows_source = False
+        self._pending: Step | None = None
+        self._loads: list[TableSnapshot] | None = None
+        """Snapshots to load next; None when it must be worked out again."""
+        self._reported: set[int] = set()
+        """Tables that a warning was logged for."""
+        self._offset: Offset | None = None
+        self._published_cursor: Lsn | None = None
+        self._published_at = float("-inf")
+        self._dead_letters = DeadLetters(self._reader, self.common.name)
+
+    @property
+    def cursor(self) -> Lsn | None:
+        """The sink's cursor; while the destination cannot be reached, the one last published in the store."""
+        return self._published_cursor if self.state.cursor is None else self.state.cursor
+
+    @property
+    def dead_letters(self) -> int:
+        return len(self._dead_letters.positions)
+
+    def open(self) -> None:
+        """Open the sink and get its state from the destination."""
+        self.sink.close()
+        if self._statement is not None:
+            self._statement.check()
+        source = source_record.load(self._store)
+        self._knows_source = source is not None
+        self.state = self.sink.open()
+        self._offset = self._loads = None
+        self._dead_letters.load()
+        self._shaping = Shaping(self.common, str(source["database"]) if source else "")
+        pending = self.sink.pending()
+        # With another cursor it was committed, and only the record of it is left.
+        self._pending = pending if pending is not None and pending.before.cursor == self.state.cursor else None
+        if self.state.cursor is None:
+            self._set_first_state()
+        self._check_log_reaches_back()
+        self._publish_cursor(at_once=True)
+
+    def close(self) -> None:
+        self._publish_cursor(at_once=True)
+        self.sink.close()
+
+    def next_step(self, limits: BatchLimits | None = None) -> PlannedStep | None:
+        """Plan the next step, up to the limits. None: there is nothing to deliver now."""
+        self._learn_source()
+        if self._pending is not None:
+            return self._plan_repeat(self._pending)
+        if (snapshot := self._next_load()) is not None:
+            return self._plan_load(snapshot)
+        batch = self._following(limits)
+        return self._plan_changes(batch) if batch.slices else None
+
+    def begin(self, planned: PlannedStep) -> None:
+        """Announce a step to the sink, before any of its tasks runs."""
+        if not planned.is_load and not planned.is_repeat:
+            self.sink.begin(planned.step)
+
+    def commit(self, planned: PlannedStep, results: Sequence[TaskResult]) -> None:
+        """Commit a step whose tasks have all run."""
+        step = planned.step
+        self.sink.commit(step, [result.receipt for result in results])
+        self.state, self._offset = step.after, step.end if step.end.lsn == step.after.cursor else None
+        self._pending = None
+        self.changes += sum(result.changes for result in results)
+        self.steps += 1
+        if planned.is_load:
+            assert self._loads is not None
+            del self._loads[:1]
+        elif any(result.has_marker for result in results):
+            self.look_for_loads()
+        if self._starts_at == "snapshot":
+            self._warn_of_waiting_tables(planned)
+        self._publish_cursor()
+
+    def add_dead_letters(self, error: PoisonError) -> bool:
+        """Make dead letters of the changes that an error names, if the settings say so. Returns whether they do."""
+        if self.common.on_poison != "dead_letter" or not error.positions:
+            return False
+        self._dead_letters.put(error)
+        return True
+
+    @property
+    def may_have_loads(self) -> bool:
+        """Whether tables are to be loaded, or it must still be worked out whether there are any."""
+        return self._starts_at == "snapshot" and (self._loads is None or bool(self._loads))
+
+    def look_for_loads(self) -> None:
+        """Look for tables to load before the next step: there may be new snapshots."""
+        self._loads = None
+
+    def rewind(self, where: str) -> None:
+        """Deliver again from `snapshot`, an LSN or a time. A sink that keeps tables loads them again."""
+        self.state = self.sink.open()
+        start = None if where == "snapshot" else self._lsn(where, "--rewind")
+        if where == "snapshot" or self.sink.keeps_tables:
+            found = self._usable_snapshots(before=start)
+            if not found:
+                raise SnapshotError(
+                    f"sink {self.common.name}: there is no snapshot" + (f" at or before {start}" if start else ""),
+                    "take one with `tailrace snapshot`, or rewind to a later position",
+                )
+            after = State(min(s.lsn for s in found), {})
+        else:
+            assert start is not None
+            after = State(start, dict.fromkeys(self.state.tables, Lsn(0)))
+        planner.start_offset(self._reader, after.cursor)  # raises if the log no longer has it
+        self.sink.rewind(after)
+        self.state, self._offset, self._loads, self._pending = after, None, None, None
+        self._publish_cursor(at_once=True)
+
+    def reload(self, patterns: Sequence[str]) -> int:
+        """Load some tables again from their newest snapshots, in the next steps. Returns how many."""
+        wanted = [TablePattern.parse(pattern) for pattern in patterns]
+        found = [
+            s
+            for s in self._usable_snapshots()
+            if s.relation.oid in self.state.tables
+            and any(pattern.matches(s.relation.schema, s.relation.name) for pattern in wanted)
+        ]
+        if found:
+            removed = {s.relation.oid for s in found}
+            tables = {oid: lsn for oid, lsn in self.state.tables.items() if oid not in removed}
+            after = replace(self.state, tables=tables)
+            self.sink.rewind(after)
+            self.state, self._loads = after, None
+        return len(found)
+
+    def offset(self) -> Offset:
+        """The sink's cursor as an offset of the log."""
+        if self._offset is None or self._offset.lsn != self.cursor:
+            self._offset = planner.start_offset(
+                self._reader, self.cursor, across_gaps=isinstance(self.sink, RecordsGaps)
+            )
+        return self._offset
+
+    def backlog(self) -> LogBatch:
+        """The first transactions that are not delivered yet; an empty batch if there are none."""
+        return self._following(BatchLimits(1, 1))
+
+    def log_end(self) -> Offset:
+        return planner.latest_offset(self._reader)
+
+    def oldest_undelivered_us(self) -> int | None:
+        """When the first undelivered change was committed; None if everything is delivered."""
+        return self._first_committed_at_us(self.backlog())
+
+    def read_published_cursor(self) -> None:
+        """Use the cursor that was last published as long as the destination cannot be asked."""
+        if self.state.cursor is None:
+            self._published_cursor = cursors.published(self._store, self.common.name)
+
+    def _learn_source(self) -> None:
+        """A sink that was opened before there was a log learns now which source it has."""
+        if not self._knows_source and source_record.load(self._store) is not None:
+            self.open()
+
+    def _plan_changes(self, batch: LogBatch) -> PlannedStep:
+        after = replace(self.state, cursor=batch.end.lsn)
+        parts = self._divided(batch)
+        step = Step(self.state, after, batch.start, batch.end, len(parts))
+        return self._planned(step, parts, oldest_us=self._first_committed_at_us(batch))
+
+    def _plan_repeat(self, step: Step) -> PlannedStep:
+        """Exactly as it was begun, so that it overwrites what it may have left."""
+        _log.info("sink %s: repeating a step up to %s that was begun and not committed", self.common.name, step.end.lsn)
+        batch = planner.batch_between(self._reader, step.start, step.end)
+        return self._planned(step, self._divided(batch, step.parts), is_repeat=True)
+
+    def _plan_load(self, snapshot: TableSnapshot) -> PlannedStep:
+        """A table's rows and, if the cursor is beyond the snapshot, the table's changes since, in one step."""
+        shaped = self._shaping.load(snapshot.relation)
+        assert shaped is not None
+        relation, target = shaped
+        if self._statement is not None:
+            relation = self._statement.derive(relation)
+        load = Load(relation, target, snapshot.id, snapshot.lsn)
+        oid = snapshot.relation.oid
+        cursor = self._cursor()
+        end = start = self.offset()
+        if snapshot.lsn < cursor:
+            start = planner.start_offset(self._reader, snapshot.lsn)
+            # The cursor may be inside a segment: what commits at or above it there is not part of this step.
+            end = planner.advance_to(self._reader, start, cursor)
+        batch = planner.batch_between(self._reader, start, end)
+        after = replace(self.state, tables={**self.state.tables, oid: snapshot.lsn})
+        parts = self._divided(batch)
+        step = Step(self.state, after, start, end, len(parts), (load,))
+        _log.info(
+            "sink %s: loading %s, %s rows as of %s",
+            *(self.common.name, relation.qualified_name, f"{snapshot.rows:,}", snapshot.lsn),
+        )
+        change_filter = ChangeFilter(snapshot.lsn, {oid: snapshot.lsn}, others=False, messages=False, end=cursor)
+        return self._planned(step, parts, tuple(self._load_tasks(step, load, snapshot)), change_filter)
+
+    def _planned(
+        self,
+        step: Step,
+        parts: Sequence[tuple[planner.Slice, ...]],
+        loading: tuple[StageTask, ...] = (),
+        change_filter: ChangeFilter | None = None,
+        *,
+        oldest_us: int | None = None,
+        is_repeat: bool = False,
+    ) -> PlannedStep:
+        if change_filter is None:
+            change_filter = ChangeFilter(step.start.lsn, step.before.tables, self._starts_at != "snapshot")
+        without = self._dead_letters.positions
+        tasks = [
+            StageTask(self.sink, self._shaping, self._settings, step, number, slices, change_filter, without=without)
+            for number, slices in enumerate(parts)
+        ]
+        return PlannedStep(step, (*loading, *tasks), oldest_us, is_repeat)
+
+    def _load_tasks(self, step: Step, load: Load, snapshot: TableSnapshot) -> Iterator[StageTask]:
+        first = 0
+        bare = replace(snapshot, store=None)
+        for number, chunk in enumerate(snapshot.manifest):
+            rows = SnapshotRows(bare, chunk, first, load)
+            yield StageTask(self.sink, self._shaping, self._settings, step, number, rows=rows)
+            first += chunk.rows
+
+    def _divided(self, batch: LogBatch, count: int | None = None) -> list[tuple[planner.Slice, ...]]:
+        whole = self.sink.whole_transactions
+        if count is None:
+            # Twice the parallelism, so that one slow task does not hold up the others for long.
+            count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._parallelism()
+        parts = batch.split(count, whole_transactions=whole)
+        # There may be fewer than asked for. A repeated step asks for that number, and must get the same parts.
+        while len(parts) < count:
+            count = len(parts)
+            parts = batch.split(count, whole_transactions=whole)
+        return parts
+
+    def _following(self, limits: BatchLimits | None = None) -> LogBatch:
+        """What follows the cursor, up to a gap; past the gap, if the sink can continue from there."""
+        while True:
+            try:
+                return planner.next_batch(self._reader, self.offset(), limits, up_to_gap=True)
+            except GapError:
+                gap = planner.gap_after(self._reader, self.offset()) if isinstance(self.sink, RecordsGaps) else None
+                if gap is None or gap.gap_from is None:
+                    raise
+                self._pass_gap(gap.gap_from, gap.end_lsn)
+
+    def _pass_gap(self, lost_from: Lsn, end: Lsn) -> None:
+        assert isinstance(self.sink, RecordsGaps)
+        after = replace(self.state, cursor=end)
+        _log.warning(
+            "sink %s: changes between %s and %s are lost: the log does not have them",
+            *(self.common.name, lost_from, end),
+        )
+        self.sink.record_gap(self.state, after, lost_from)
+        self.state, self._offset = after, None
+
+    def _check_log_reaches_back(self) -> None:
+        """A cursor before the log's first change means that changes between them were never captured."""
+        first, cursor = planner.earliest_lsn(self._reader), self._cursor()
+        if not 0 < cursor < first:
+            return
+        if not isinstance(self.sink, RecordsGaps):
+            raise GapError(
+                f"sink {self.common.name} is at {cursor}, and the log begins at {first}: "
+                "the changes between them are in neither",
+                "is it the right store? " + REWIND.format(self.common.name),
+            )
+        self._pass_gap(cursor, first)
+
+    def _set_first_state(self) -> None:
+        if self._starts_at == "snapshot":
+            found = self._usable_snapshots()
+            first = planner.start_offset(self._reader, None)
+            after = State(min((s.lsn for s in found), default=first.lsn), {})
+        else:
+            after = State(self._lsn(self._starts_at, f"sink {self.common.name}: start"), {})
+        self.sink.rewind(after)
+        self.state = after
+
+    def _lsn(self, text: str, option: str) -> Lsn:
+        lsn = planner.resolve_lsn(self._reader, text, option)
+        return planner.start_offset(self._reader, None).lsn if lsn is None else lsn
+
+    def _cursor(self) -> Lsn:
+        assert self.state.cursor is not None, "open() comes first"
+        return self.state.cursor
+
+    def _next_load(self) -> TableSnapshot | None:
+        if self._starts_at != "snapshot":
+            return None
+        if self._loads is None:
+            self._loads = self._due_loads()
+        return self._loads[0] if self._loads else None
+
+    def _due_loads(self) -> list[TableSnapshot]:
+        """Snapshots of tables that the destination lacks."""
+        missing = self._missing(self._usable_snapshots())
+        if missing and min(s.lsn for s in missing) < self._cursor() and self.log_end().lsn < self._cursor():
+            # Until the log reaches the cursor, the changes between a snapshot and the cursor are not known.
+            return []
+        return missing
+
+    def _missing(self, usable: Sequence[TableSnapshot]) -> list[TableSnapshot]:
+        """Tables that share a target, because one was dropped and created again at the source, come one after the
+        other: the next once the cursor has passed its snapshot, and never an earlier one again."""
+        by_target: dict[object, list[TableSnapshot]] = {}
+        for snapshot in usable:
+            by_target.setdefault(self._target(snapshot), []).append(snapshot)
+        found = []
+        for snapshot in sorted(usable, key=lambda s: s.lsn):
+            others = by_target[self._target(snapshot)]
+            has_later = any(o.lsn > snapshot.lsn and o.relation.oid in self.state.tables for o in others)
+            is_early = snapshot.lsn > self._cursor() and any(o.lsn < snapshot.lsn for o in others)
+            if snapshot.relation.oid not in self.state.tables and not has_later and not is_early:
+                found.append(snapshot)
+        return found
+
+    def _usable_snapshots(self, before: Lsn | None = None) -> list[TableSnapshot]:
+        """The newest snapshot that the log reaches back to, of each table that goes to this sink."""
+        found = snapshots_in_reach(self._store, before)
+        return [snapshot for snapshot in found if self._shaping.load(snapshot.relation) is not None]
+
+    def _target(self, snapshot: TableSnapshot) -> tuple[str, str] | None:
+        shaped = self._shaping.load(snapshot.relation)
+        return shaped[1] if shaped is not None else None
+
+    def _first_committed_at_us(self, batch: LogBatch) -> int | None:
+        header = self._reader.header(batch.slices[0].segment) if batch.slices else None
+        return header.first_committed_at_us if header else None
+
+    def _warn_of_waiting_tables(self, planned: PlannedStep) -> None:
+        """A table with changes in the log and without a snapshot is not delivered yet."""
+        for segment in {s.segment for task in planned.tasks for s in task.slices}:
+            for _, relation in self._reader.relations(segment):
+                if relation.oid in self.state.tables or relation.oid in self._reported:
+                    continue
+                self._reported.add(relation.oid)
+                if self._shaping.load(relation) is not None:
+                    _log.warning(
+                        "sink %s: %s waits for its snapshot; unless capture is about to take it, "
+                        "run `tailrace snapshot %s`",
+                        *(self.common.name, relation.qualified_name, relation.qualified_name),
+                    )
+
+    def _publish_cursor(self, *, at_once: bool = False) -> None:
+        """In the store, for retention, which cannot ask the destination."""
+        now = time.monotonic()
+        if self.state.cursor is not None and (at_once or now - self._published_at >= _PUBLISH_SECONDS):
+            cursors.publish(self._store, self.common.name, self.state.cursor)
+            self._published_at = now
+
+
+def snapshots_in_reach(store: Store, before: Lsn | None = None) -> list[TableSnapshot]:
+    """The newest snapshot of each table that the log reaches back to."""
+    since = max(source_record.begins_at(store), _trimmed_to(store))
+    return list(SnapshotReader(store).newest_of_each(since, before))
+
+
+def _trimmed_to(store: Store) -> Lsn:
+    trim = Trim.load(store)
+    return trim.end.commit_lsn if trim else Lsn(0)
