@@ -1,4 +1,4 @@
-"""An audit table as a destination, compared with the log as the plain reader has it, change by change."""
+"""An audit table as a destination, compared change by change with the log as `LogReader` returns it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.destinations import assert_same
 from tests.fixtures.postgres import Database
 
 from tailrace.change import Change, Lsn, Operation, Position
-from tailrace.log.rendering import to_json
+from tailrace.log.change_text import to_json
 
 UNCHANGED = "__tailrace_unchanged"
 
@@ -37,19 +37,19 @@ class Audited:
             names = [column.name for column in found.description]
             rows = [Row(dict(zip(names, row, strict=True))) for row in found]
         positions = [row.position for row in rows]
-        assert len(set(positions)) == len(positions), "told twice"
+        assert len(set(positions)) == len(positions), "delivered twice"
         assert len({row["id"] for row in rows}) == len(rows)
         return dict(zip(positions, rows, strict=True))
 
-    def assert_tells(self, changes: Iterable[Change], start: Lsn, end: Lsn) -> None:
-        """Every change of a table that commits from `start` on and below `end`, and nothing else."""
+    def assert_matches(self, changes: Iterable[Change], start: Lsn, end: Lsn) -> None:
+        """Assert that the trail has exactly the changes of tables that commit from `start` to below `end`."""
         expected = {c.position: c for c in changes if c.relation and start <= c.position.commit_lsn < end}
         found = self.rows()
         assert_same(found, expected)
         contexts = dict(contexts_of(changes))
         for position, normal in zip(expected, self._normal(expected.values()), strict=True):
             row, change = found[position], expected[position]
-            assert row.said(change) == normal, f"{position}: {change.operation} of {change.table}"
+            assert row.content(change) == normal, f"{position}: {change.operation} of {change.table}"
             assert row["context"] == contexts.get(position), position
             assert set(row["unchanged"] or ()) <= set(change.unchanged), position
             for name in change.unchanged:
@@ -57,7 +57,7 @@ class Audited:
                 assert (row["after"][name] != UNCHANGED) == is_known, position
 
     def _normal(self, changes: Iterable[Change]) -> Iterator[dict[str, Any]]:
-        """What each change has to say, with JSON as jsonb has it."""
+        """The expected content of each change, with JSON as jsonb prints it."""
         with self.database.connect(client_encoding="UTF8") as connection:
             for change in changes:
                 raw = json.loads(to_json(change), parse_float=str, parse_int=str)
@@ -81,7 +81,7 @@ class Row(dict[str, Any]):
     def position(self) -> Position:
         return Position(Lsn(self["commit_position"]), self["ordinal"])
 
-    def said(self, change: Change) -> dict[str, Any]:
+    def content(self, change: Change) -> dict[str, Any]:
         after = self["after"]
         sent = after and {name: value for name, value in after.items() if name not in change.unchanged}
         names = ("operation", "schema", "table", "before", "xid", "position", "committed_at")
@@ -103,19 +103,19 @@ def _texts(change: Change) -> dict[str, str | None]:
 
 
 def contexts_of(changes: Iterable[Change]) -> Iterator[tuple[Position, Any]]:
-    """By the rule as it is told to people, one transaction after the other."""
+    """By the documented rule, transaction by transaction."""
     by_commit: dict[Lsn, list[Change]] = {}
     for change in changes:
         by_commit.setdefault(change.position.commit_lsn, []).append(change)
     for events in by_commit.values():
-        said = [e for e in events if e.prefix == "_bemi" and e.transactional]
-        if not said:
+        messages = [e for e in events if e.prefix == "_bemi" and e.transactional]
+        if not messages:
             continue
-        leads = all(event.relation is None for event in events[: events.index(said[0])])
+        leads = all(event.relation is None for event in events[: events.index(messages[0])])
         for number, event in enumerate(events):
             if event.relation is None:
                 continue
-            before = [e for e in events[:number] if e in said]
-            after = [e for e in events[number:] if e in said]
+            before = [e for e in events[:number] if e in messages]
+            after = [e for e in events[number:] if e in messages]
             chosen = before[-1] if before and (leads or not after) else after[0]
             yield event.position, json.loads(chosen.content or b"")

@@ -1,4 +1,4 @@
-"""The scenario that every sink is given, made once a run."""
+"""The scenario that every sink delivers, created once a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries as tests make them: by objects that know nothing but the settings, in pieces, twice, or broken off."""
+"""Deliveries by new objects that know only the settings: in several steps, repeated, or interrupted."""
 
 from __future__ import annotations
 
@@ -12,61 +12,83 @@ from unittest.mock import patch
 
 import psycopg
 from psycopg import sql
+from pyspark.sql import SparkSession
 from tests.contract import recorder
 from tests.contract.destinations import Destination, Place
 from tests.contract.scenario import Mark, Scenario
+from tests.stepping import DrivenStepper, Run
 
 from tailrace import settings, sinks
 from tailrace.change import Lsn
+from tailrace.delivery.contract import Parallel, State
+from tailrace.delivery.step import PlannedStep
+from tailrace.delivery.task import Task, TaskResult
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SinkError, StoreError, TailraceError
-from tailrace.log.plan import Offset
+from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
-from tailrace.sinks.base import Parallel, State
-from tailrace.sinks.errand import Staff, Staged, Work
-from tailrace.sinks.iceberg.catalog import Catalog
-from tailrace.sinks.iceberg.table import LakeTable
-from tailrace.sinks.nats.wire import Wire
-from tailrace.sinks.stepper import Stepper
+from tailrace.sinks.iceberg.java_catalog import JavaCatalog
+from tailrace.sinks.iceberg.lake_table import LakeTable
+from tailrace.sinks.nats.client import NatsClient
+from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 
 
 class Delivering:
-    """Steppers as one deliver after the other would make them."""
+    """Creates steppers as successive `deliver` processes would."""
 
-    def __init__(self, destination: Place, store: settings.Store, **common: Any) -> None:
+    def __init__(self, destination: Place, store: settings.StoreSettings, **common: Any) -> None:
         self.destination = destination
         self.store = store
         self.reader = LogReader(Store.open(store.url))
         self.began: Lsn | None = None
         self.tables: dict[int, Lsn] = {}
-        """All that were ever delivered: a sink may forget one that another took the place of."""
+        """All tables that were ever delivered. A sink may forget a table that was replaced by another."""
         self._common = common
 
     @contextmanager
-    def stepper(self, staff: Staff | None = None, hands: int = 1) -> Iterator[Stepper]:
-        made = self.made(staff, hands)
+    def stepper(self, executor: Run | None = None, parallelism: int = 1) -> Iterator[DrivenStepper]:
+        made = self.made(executor, parallelism)
         try:
-            # A destination may not know yet that whoever delivered before is gone; then the engine tries again, too.
-            assert wait_until(lambda: _is_open(made), 30), "another delivers"
+            # The destination may not have noticed yet that the previous deliverer ended. The engine retries then, too.
+            assert wait_until(lambda: _is_open(made), 30), "another delivery is still active"
             self.began = self.began if self.began is not None else made.cursor
             yield made
         finally:
             self.tables |= made.state.tables
             made.sink.close()
 
-    def made(self, staff: Staff | None = None, hands: int = 1) -> Stepper:
-        """Not open yet."""
-        raw = {"name": "tested", **self.destination.settings(), **self._common}
-        (configured,) = sinks.configured(settings.Settings(store=self.store, sinks=(raw,)), {})
-        return Stepper(configured, self.store, staff or elsewhere(random.Random(hands)), lambda: hands)
+    def made(self, executor: Run | None = None, parallelism: int = 1) -> DrivenStepper:
+        """Return a stepper that is not open yet."""
+        (configured,) = sinks.from_settings(self._settings(), {})
+        run = executor or in_other_processes(random.Random(parallelism))
+        return DrivenStepper(configured, self.store, run, lambda: parallelism)
 
-    def deliver(self, end: Offset, staff: Staff | None = None, hands: int = 1) -> State:
-        """By a new object, which is thrown away."""
-        with self.stepper(staff, hands) as one:
+    def deliver(self, end: Offset, executor: Run | None = None, parallelism: int = 1) -> State:
+        """Deliver with a new object, which is discarded."""
+        with self.stepper(executor, parallelism) as one:
             one.load_missing()
             one.deliver(end)
             return one.state
+
+    def deliver_on(self, spark: SparkSession) -> State:
+        """Deliver everything in the log with the sink's streaming query."""
+        with self.stepper():
+            pass
+        given = self._settings()
+        engine = Engine(given, sinks.from_settings(given, {}), spark=spark)
+        engine.start()
+        try:
+            assert engine.wait(engine.end(), 180), engine.sinks["tested"].status()
+        finally:
+            engine.stop()
+        state = engine.sinks["tested"]._stepper.state
+        self.tables |= state.tables
+        return state
+
+    def _settings(self) -> settings.Settings:
+        raw = {"name": "tested", **self.destination.settings(), **self._common}
+        return settings.Settings(store=self.store, sinks=(raw,))
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State) -> None:
         assert state.cursor == mark.lsn
@@ -74,7 +96,7 @@ class Delivering:
         cast(Destination, self.destination).assert_holds(scenario, mark, State(state.cursor, self.tables), self.began)
 
 
-def _is_open(stepper: Stepper) -> bool:
+def _is_open(stepper: DrivenStepper) -> bool:
     try:
         stepper.open()
     except SinkError:
@@ -82,11 +104,11 @@ def _is_open(stepper: Stepper) -> bool:
     return True
 
 
-def elsewhere(rng: random.Random, times: int = 1) -> Staff:
-    """What other processes would do: work on copies, in any order where the sink allows it, some of it repeatedly."""
+def in_other_processes(rng: random.Random, times: int = 1) -> Run:
+    """Run tasks as other processes would: on copies, each `times` times, and in random order if the sink allows it."""
 
-    def carried_out(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
-        order = list(range(len(errands)))
+    def run(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
+        order = list(range(len(tasks)))
         if parallel is Parallel.RANGES:
             order *= times
             rng.shuffle(order)
@@ -94,37 +116,37 @@ def elsewhere(rng: random.Random, times: int = 1) -> Staff:
             order = [number for number in order for _ in range(times)]
         done = {}
         for number in order:
-            copy = pickle.loads(pickle.dumps(errands[number]))
-            done[number] = pickle.loads(pickle.dumps(copy.stage()))
+            copy = pickle.loads(pickle.dumps(tasks[number]))
+            done[number] = pickle.loads(pickle.dumps(copy.run()))
         return [done[number] for number in sorted(done)]
 
-    return carried_out
+    return run
 
 
 class Crash(BaseException):
-    """Not an Exception: nobody may catch it and go on."""
+    """Not an Exception: no code may catch it and continue."""
 
 
-def dying(staff: Staff) -> Staff:
-    """Everything is staged, and then the driver is no more."""
+def crash_after_staging(executor: Run) -> Run:
+    """Stage everything, then crash the driver."""
 
-    def carried_out(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
-        staff(errands, parallel)
+    def run(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
+        executor(tasks, parallel)
         raise Crash
 
-    return carried_out
+    return run
 
 
 @contextmanager
 def crashing(at: int) -> Iterator[None]:
-    """Dies before the `at`-th act that anybody could see afterwards: an object or a file written, a transaction
-    committed, a statement that is one by itself; and in the middle of some, as rows are copied."""
+    """Crash before the `at`-th durable act: writing an object or a file, committing a transaction, or running a
+    statement outside of one. Also in the middle of some acts, while rows are copied."""
     left = at
 
     def act() -> None:
         nonlocal left
         if threading.current_thread().name.startswith("requests "):
-            return  # who answers them beside the delivery would die alone
+            return  # this thread answers requests: it would crash without the delivery
         left -= 1
         if left == 0:
             raise Crash
@@ -152,7 +174,7 @@ def crashing(at: int) -> Iterator[None]:
             try:
                 act()
             except Crash:
-                # As the server sees it: whoever was to commit is gone.
+                # The server sees that the client disconnected before the commit.
                 self.connection.close()
                 raise
         with suppress(*[psycopg.OperationalError] if left <= 0 else []):
@@ -164,9 +186,9 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(FileStore, "replace", before(FileStore.replace)),
         patch.object(FileStore, "delete", before(FileStore.delete)),
         patch.object(recorder, "_write", before(recorder._write)),
-        patch.object(LakeTable, "_finish", before(LakeTable._finish)),
-        patch.object(Catalog, "rename", before(Catalog.rename)),
-        patch.object(Wire, "_write", before(Wire._write)),
+        patch.object(LakeTable, "_commit_transaction", before(LakeTable._commit_transaction)),
+        patch.object(JavaCatalog, "rename", before(JavaCatalog.rename)),
+        patch.object(NatsClient, "_write", before(NatsClient._write)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),
         patch.object(psycopg.Transaction, "__exit__", left_transaction),
@@ -176,7 +198,7 @@ def crashing(at: int) -> Iterator[None]:
 
 @contextmanager
 def failing(rng: random.Random, share: float) -> Iterator[Callable[[], int]]:
-    """A store of which some requests fail, before or after they did something; gives how many did."""
+    """Make a share of the store's requests fail, before or after they take effect. Yields a count of the failures."""
     failures = 0
 
     def sometimes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +208,7 @@ def failing(rng: random.Random, share: float) -> Iterator[Callable[[], int]]:
             failures += fails
             found = function(*arguments, **named) if late or not fails else None
             if fails:
-                raise StoreError("the store is away", "wait")
+                raise StoreError("the store is unavailable", "wait")
             return found
 
         return wrapped
@@ -198,8 +220,19 @@ def failing(rng: random.Random, share: float) -> Iterator[Callable[[], int]]:
         yield lambda: failures
 
 
-def refused(stepper: Stepper, committed: Sequence[tuple[Any, Any]]) -> int:
-    """Commits again, by an object of today, what another committed; how many of them were refused."""
+def record_commits(stepper: DrivenStepper, committed: list[tuple[Any, Any]]) -> None:
+    """Note each step that is committed, with its receipts."""
+    commit = stepper.commit
+
+    def record(planned: PlannedStep, results: Any) -> None:
+        commit(planned, results)
+        committed.append((planned.step, [each.receipt for each in results]))
+
+    stepper.commit = record  # type: ignore[method-assign]
+
+
+def count_refused(stepper: DrivenStepper, committed: Sequence[tuple[Any, Any]]) -> int:
+    """Commit again, with the current object, what other objects committed. Return how many commits were refused."""
     count = 0
     for step, receipts in committed:
         try:

@@ -1,8 +1,8 @@
 """The sinks under test: how each is configured, and how its destination is compared with what it must hold.
 
-Destinations that keep tables are compared with PostgreSQL's rows. Those that tell what happened are compared with the
-log as the plain reader has it, change by change, and with the rows that snapshots were made from; that these two make
-PostgreSQL's rows is proved once, by `test_the_scenario_itself`.
+Destinations that keep tables are compared with PostgreSQL's rows. Event destinations are compared change by change with
+the log as `LogReader` returns it, and with the rows that snapshots were made from. `test_the_scenario_itself` proves
+once that these two result in PostgreSQL's rows.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from tests.fixtures.postgres import Database
 
 from tailrace import types
 from tailrace.change import Change, Lsn, Operation, Position, Relation, Unchanged
-from tailrace.log import rendering
-from tailrace.sinks.base import State
+from tailrace.delivery.contract import State
+from tailrace.log import change_text
 from tailrace.store import Store
 
 
 class Place(Protocol):
-    """Where a sink delivers to."""
+    """A place that a sink delivers to."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Of its `[[sink]]`, without the name."""
+        """The settings of its `[[sink]]`, without the name."""
 
 
 class Destination(Place, Protocol):
-    """One sink's, made for one test."""
+    """The destination of one sink, created for one test."""
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        """What a sink must have that stands at a mark; `began` is the cursor it started with."""
+        """Assert that the destination of a sink at a mark holds what it must. `began` is the sink's first cursor."""
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        """These tables, and no others: rows of the columns that are delivered, in their order."""
+        """Assert that there are these tables and no others. Rows have the delivered columns, in their order."""
 
     def fingerprint(self) -> Any:
-        """All there is to see, for comparison with the same later."""
+        """All visible content, to be compared with itself later."""
 
 
 def admitted(mark: Mark, state: State) -> dict[tuple[str, str], Any]:
-    """The tables at a mark that the sink has, as they are there: not those whose snapshot is newer."""
+    """The tables of a mark that the sink has, except those whose snapshot is newer."""
     return {
         name: table
         for name, table in mark.tables.items()
@@ -74,7 +74,7 @@ class Mirror:
                 found = oracle.rows(connection, *name, table.columns)
                 assert found == table.rows, f"{name}: {difference(found, table.rows)}"
             left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'staged_%' AND relkind = 'r'")
-            assert left.fetchall() == [], "nothing that was staged is left"
+            assert left.fetchall() == [], "staged tables were left behind"
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         with self.database.connect(client_encoding="UTF8") as connection:
@@ -98,7 +98,7 @@ class History:
         return {"type": "postgres", "url": self.database.url, "mode": "history"}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        """Versions that are valid are the rows; and each change began and ended as many as it must."""
+        """Assert that the valid versions are the rows, and that each change began and ended the right versions."""
         begun: Counter[str] = Counter()
         ended: Counter[str] = Counter()
         with self.database.connect(client_encoding="UTF8") as connection:
@@ -115,13 +115,13 @@ class History:
                         begun[first.decode()] += count
                     if last is not None:
                         ended[last.decode()] += count
-        told = [c for c in expected_changes(scenario, state, began) if c.relation is not None]
+        changes = [c for c in expected_changes(scenario, state, began) if c.relation is not None]
         assert_same(
-            begun.items(), Counter(str(c.position) for c in told if c.operation in ("INSERT", "UPDATE")).items()
+            begun.items(), Counter(str(c.position) for c in changes if c.operation in ("INSERT", "UPDATE")).items()
         )
-        many = {str(c.position) for c in told if c.operation == "TRUNCATE"}
+        many = {str(c.position) for c in changes if c.operation == "TRUNCATE"}
         many |= {end for end in ended if end.endswith(":0") and Lsn.parse(end[:-2]) in state.tables.values()}
-        one = Counter(str(c.position) for c in told if c.operation in ("UPDATE", "DELETE"))
+        one = Counter(str(c.position) for c in changes if c.operation in ("UPDATE", "DELETE"))
         assert_same({end: count for end, count in ended.items() if end not in many}.items(), one.items())
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
@@ -129,7 +129,7 @@ class History:
             assert_same(_tables(connection), ((schema, name) for name in tables))
             for name, rows in tables.items():
                 versions = oracle.rows(connection, schema, name)
-                # Five columns of the history's own come after the table's, the second of them says when it ended.
+                # Five columns of the history follow the table's columns. The second of them is the version's end.
                 found = Counter({row[:-5]: count for row, count in versions.items() if row[-4] is None})
                 assert found == rows, f"{name}: {difference(found, rows)}"
 
@@ -142,92 +142,95 @@ def _tables(connection: oracle.Connection) -> list[tuple[str, str]]:
     return connection.execute(
         "SELECT schemaname, tablename FROM pg_tables"
         " WHERE schemaname NOT IN ('pg_catalog', 'information_schema', 'tailrace')"
-        # Of a session that is about to end.
+        # Temporary tables of a session that is about to end.
         " AND schemaname NOT LIKE 'pg_temp%' ORDER BY 1, 2"
     ).fetchall()
 
 
 @dataclass(frozen=True)
 class Record:
-    """One change as a destination tells it, beside what the log says of it, both in the destination's own words."""
+    """One change in the destination's own format."""
 
     position: Position
     is_last: bool
-    said: Any
+    content: Any
 
 
-class Teller(Protocol):
-    """A destination that tells what happened."""
+class EventDestination(Protocol):
+    """A destination that receives events instead of rows."""
 
     def records(self) -> Iterator[Record]:
-        """Of changes from the log."""
+        """The records of changes from the log."""
 
     def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
-        """Rows of snapshots, by oid and LSN."""
+        """The rows of snapshots, by oid and LSN."""
 
-    def words(self, change: Change) -> Any:
-        """What a record of this change has to say."""
+    def content(self, change: Change) -> Any:
+        """The content that a record of this change must have."""
 
     def row(self, relation: Relation, row: oracle.Row) -> Any:
-        """The same of a snapshot's row."""
+        """The same for a snapshot's row."""
 
 
-def assert_told(teller: Teller, scenario: Scenario, state: State, began: Lsn, *, again: bool = False) -> None:
-    """Everything once, as the log has it, and each table's snapshot. `again`: perhaps more than once."""
+def assert_delivered(
+    destination: EventDestination, scenario: Scenario, state: State, began: Lsn, *, again: bool = False
+) -> None:
+    """Assert that all changes of the log and each table's snapshot were delivered once. `again`: at least once."""
     found: dict[Position, Record] = {}
-    for record in teller.records():
-        assert again or record.position not in found, f"{record.position} is told twice"
+    for record in destination.records():
+        assert again or record.position not in found, f"{record.position} is delivered twice"
         found[record.position] = record
     expected = {change.position: change for change in expected_changes(scenario, state, began)}
     assert_same(found, expected)
-    words = scenario.known.setdefault(type(teller), {})
+    contents = scenario.known.setdefault(type(destination), {})
     for position, change in expected.items():
-        if position not in words:
-            words[position] = teller.words(change)
-        assert found[position].said == words[position], f"{position}: {change.operation} of {change.table}"
+        if position not in contents:
+            contents[position] = destination.content(change)
+        assert found[position].content == contents[position], f"{position}: {change.operation} of {change.table}"
     rows: dict[tuple[int, Lsn], Counter[Any]] = {key: Counter() for key in state.tables.items()}
-    for key, row in teller.loaded():
+    for key, row in destination.loaded():
         rows.setdefault(key, Counter())[row] += 1
     relations = {(s.relation.oid, s.lsn): s.relation for s in scenario.snapshots}
-    for key, told in rows.items():
-        if key not in words:
-            words[key] = Counter(teller.row(relations[key], row) for row in scenario.copied[key].elements())
-        assert set(told) == set(words[key]) if again else told == words[key], relations[key].qualified_name
+    for key, delivered in rows.items():
+        if key not in contents:
+            contents[key] = Counter(destination.row(relations[key], row) for row in scenario.copied[key].elements())
+        matches = set(delivered) == set(contents[key]) if again else delivered == contents[key]
+        assert matches, relations[key].qualified_name
 
 
 @dataclass
 class Recorded:
-    """What `tests.contract.recorder` keeps."""
+    """The files that `tests.contract.recorder` writes."""
 
     directory: Path
     type: str
 
     def beside(self, name: str) -> Recorded:
-        """Another of its kind."""
+        """Another destination of the same kind."""
         return Recorded(self.directory / name, self.type)
 
     def settings(self) -> Mapping[str, Any]:
         return {"type": f"tests.contract.recorder:{self.type}", "directory": str(self.directory)}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        assert_told(self, scenario, state, began)
+        assert_delivered(self, scenario, state, began)
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        told = sorted(
-            (one for part in recorder.written(self.directory) for one in part.told if one.relation is not None),
+        changes = sorted(
+            (one for part in recorder.written(self.directory) for one in part.changes if one.relation is not None),
             key=lambda one: (one.load is None, one.position),
         )
-        assert_same({one.target for one in told}, ((schema, name) for name in tables))
+        assert_same({one.target for one in changes}, ((schema, name) for name in tables))
         replica = oracle.Replica()
-        for one in told:
+        for one in changes:
             assert one.relation is not None
             relation = replace(one.relation, schema=one.target[0], name=one.target[1])
             if one.load is not None:
                 replica.load(relation, [one.new])  # type: ignore[list-item]
                 continue
             what = Operation(one.operation)
-            moment = datetime.fromtimestamp(0, UTC)
-            replica.apply(Change(one.position, Lsn(0), 0, moment, what, relation, one.old, False, one.new))
+            epoch = datetime.fromtimestamp(0, UTC)
+            replica.apply(Change(one.position, Lsn(0), 0, epoch, what, relation, one.old, False, one.new))
         for name, rows in tables.items():
             found = replica.rows(schema, name)
             assert found == rows, f"{name}: {difference(found, rows)}"
@@ -237,20 +240,20 @@ class Recorded:
 
     def records(self) -> Iterator[Record]:
         for part in recorder.written(self.directory):
-            for one in part.told:
+            for one in part.changes:
                 if one.load is None:
                     where = None if one.relation is None else one.target
-                    said = one.operation, one.relation, where, one.old, one.new, one.message
-                    yield Record(one.position, one.is_last, said)
+                    content = one.operation, one.relation, where, one.old, one.new, one.message
+                    yield Record(one.position, one.is_last, content)
 
     def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
         for part in recorder.written(self.directory):
-            for one in part.told:
+            for one in part.changes:
                 if one.load is not None:
                     assert one.operation == "SNAPSHOT"
                     yield (one.load.relation.oid, one.load.lsn), one.new
 
-    def words(self, change: Change) -> Any:
+    def content(self, change: Change) -> Any:
         relation = change.relation
         where = None if relation is None else (relation.schema, relation.name)
         message = None if change.prefix is None else (change.prefix, change.content, change.transactional)
@@ -265,14 +268,14 @@ class JsonLines:
     directory: Path
 
     def beside(self, name: str) -> JsonLines:
-        """Another of its kind."""
+        """Another destination of the same kind."""
         return JsonLines(self.directory / name)
 
     def settings(self) -> Mapping[str, Any]:
         return {"type": "files", "url": self.directory.as_uri(), "format": "jsonl"}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        assert_told(self, scenario, state, began)
+        assert_delivered(self, scenario, state, began)
 
     def fingerprint(self) -> Any:
         return _files(self.directory)
@@ -289,21 +292,21 @@ class JsonLines:
                 after = json.dumps(raw["after"])
                 yield (int(raw["relation_id"].split()[1]), Lsn.parse(raw["commit_lsn"])), after
 
-    def words(self, change: Change) -> Any:
-        return _parsed(rendering.to_json(change))
+    def content(self, change: Change) -> Any:
+        return _parsed(change_text.to_json(change))
 
     def row(self, relation: Relation, row: oracle.Row) -> Any:
         pairs = zip(relation.columns, row, strict=True)
         return json.dumps({c.name: _parsed(types.mapping(c).json_text(v)) for c, v in pairs})
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        told: list[_Event] = []
+        events: list[_Event] = []
         for key, data in _files(self.directory).items():
             for line in data.decode().split("\n")[:-1]:
                 raw = json.loads(line)
                 at = Position.parse(raw["position"])
-                told.append(_Event(key.split("/")[0], at, raw["operation"], raw["before"], raw["after"]))
-        _assert_followed(told, schema, tables)
+                events.append(_Event(key.split("/")[0], at, raw["operation"], raw["before"], raw["after"]))
+        _assert_results_in(events, schema, tables)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         for data in _files(self.directory).values():
@@ -316,14 +319,14 @@ class Parquet:
     directory: Path
 
     def beside(self, name: str) -> Parquet:
-        """Another of its kind."""
+        """Another destination of the same kind."""
         return Parquet(self.directory / name)
 
     def settings(self) -> Mapping[str, Any]:
         return {"type": "files", "url": self.directory.as_uri(), "format": "parquet"}
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        assert_told(self, scenario, state, began)
+        assert_delivered(self, scenario, state, began)
 
     def fingerprint(self) -> Any:
         return _files(self.directory)
@@ -335,8 +338,8 @@ class Parquet:
                 continue
             for row in _typed_changes(relation, batch):
                 if row.operation != "SNAPSHOT":
-                    said = row.operation, relation, row.old, row.new, row.unchanged
-                    yield Record(row.position, row.is_last, said)
+                    content = row.operation, relation, row.old, row.new, row.unchanged
+                    yield Record(row.position, row.is_last, content)
 
     def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
         for relation, batch in self._batches():
@@ -345,7 +348,7 @@ class Parquet:
                     if row.operation == "SNAPSHOT":
                         yield (relation.oid, row.position.commit_lsn), row.new
 
-    def words(self, change: Change) -> Any:
+    def content(self, change: Change) -> Any:
         if change.relation is None:
             return change.prefix, change.content, change.transactional
         sent = change.new and tuple([None if isinstance(v, Unchanged) else v for v in change.new])
@@ -356,7 +359,7 @@ class Parquet:
         return oracle.typed(relation, row)
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        told: list[_Event] = []
+        events: list[_Event] = []
         for key, data in _files(self.directory).items():
             table = pq.ParquetFile(pa.BufferReader(data)).read()
             for raw in table.to_pylist() if not key.startswith("_") else ():
@@ -364,8 +367,8 @@ class Parquet:
                 after = {name: raw[name] for name in raw if not name.startswith("_") and name not in unsent}
                 operation, before = raw["_operation"], raw["_before"]
                 new = None if operation == "DELETE" else after
-                told.append(_Event(key.split("/")[0], Position.parse(raw["_position"]), operation, before, new))
-        _assert_followed(told, schema, tables)
+                events.append(_Event(key.split("/")[0], Position.parse(raw["_position"]), operation, before, new))
+        _assert_results_in(events, schema, tables)
 
     def _batches(self) -> Iterator[tuple[Relation | None, pa.RecordBatch]]:
         for data in _files(self.directory).values():
@@ -377,7 +380,7 @@ class Parquet:
 
 @dataclass(frozen=True)
 class _Event:
-    """Of a table whose key is `id`."""
+    """An event of a table whose key is `id`."""
 
     directory: str
     position: Position
@@ -386,10 +389,10 @@ class _Event:
     after: Mapping[str, Any] | None
 
 
-def _assert_followed(told: Iterable[_Event], schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-    """What files tell, followed by key, makes these rows. Columns are texts and numbers."""
+def _assert_results_in(events: Iterable[_Event], schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+    """Assert that applying the events by key results in these rows. Columns are texts and numbers."""
     rows: dict[str, dict[Any, dict[str, Any]]] = {}
-    for event in sorted(told, key=lambda event: (event.operation != "SNAPSHOT", event.position)):
+    for event in sorted(events, key=lambda event: (event.operation != "SNAPSHOT", event.position)):
         if event.directory.startswith("_"):
             continue
         own = rows.setdefault(event.directory, {})
@@ -423,7 +426,7 @@ class _TypedChange:
 
 def _typed_changes(relation: Relation, batch: pa.RecordBatch) -> Iterator[_TypedChange]:
     count = len(relation.columns)
-    # The table's own columns come first, and after them the rest in an order that is fixed.
+    # The table's own columns come first, followed by the others in a fixed order.
     operation, position, _, _, _, _, _, is_last, before, unchanged, special, old_special = batch.columns[count:]
     new = list(oracle.typed_rows([_batch(relation, [*batch.columns[:count], special])]))
     old = list(oracle.typed_rows([_batch(relation, [*before.flatten(), old_special])]))
@@ -445,8 +448,8 @@ def _batch(relation: Relation, columns: list[pa.Array]) -> pa.RecordBatch:
 
 def _messages(batch: pa.RecordBatch) -> Iterator[Record]:
     for raw in batch.select(["_position", "_is_last", "prefix", "content", "transactional"]).to_pylist():
-        said = raw["prefix"], raw["content"], raw["transactional"]
-        yield Record(Position.parse(raw["_position"]), raw["_is_last"], said)
+        content = raw["prefix"], raw["content"], raw["transactional"]
+        yield Record(Position.parse(raw["_position"]), raw["_is_last"], content)
 
 
 def _files(directory: Path) -> dict[str, bytes]:
@@ -461,12 +464,12 @@ def _digits(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Numbers as the digits that stand there."""
+    """Parse JSON, with numbers as the digits in the text."""
     return json.loads(text, parse_float=_digits, parse_int=_digits)
 
 
 def expected_changes(scenario: Scenario, state: State, began: Lsn) -> Iterator[Change]:
-    """What a sink must have been told, each once."""
+    """The changes that a sink must have received, each once."""
     assert state.cursor is not None
     for change in scenario.changes.values():
         floor = began if change.relation is None else state.tables.get(change.relation.oid)
@@ -475,11 +478,11 @@ def expected_changes(scenario: Scenario, state: State, began: Lsn) -> Iterator[C
 
 
 def assert_same(found: Iterable[Any], expected: Iterable[Any]) -> None:
-    """With a message that can be read."""
+    """Assert that two sets are equal, with a short message."""
     one, other = set(found), set(expected)
     lost, added = sorted(other - one), sorted(one - other)
-    assert not lost, f"{len(lost)} not told, from {lost[0]} to {lost[-1]}"
-    assert not added, f"{len(added)} told and not expected, from {added[0]} to {added[-1]}"
+    assert not lost, f"{len(lost)} missing, from {lost[0]} to {lost[-1]}"
+    assert not added, f"{len(added)} unexpected, from {added[0]} to {added[-1]}"
 
 
 def difference(found: oracle.Rows, expected: oracle.Rows) -> str:

@@ -1,4 +1,4 @@
-"""Iceberg tables as a destination: read back by DuckDB, which shares no code with what wrote them."""
+"""Iceberg tables as a destination, read back by DuckDB, which shares no code with the sink."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.contract.destinations import admitted, assert_same, difference, expec
 from tests.contract.scenario import Mark, Scenario
 
 from tailrace.change import Change, Lsn, Position, Relation
-from tailrace.log.evolution import origins
-from tailrace.log.typed import free_name
-from tailrace.query.engine import load_extensions
-from tailrace.sinks.base import State
-from tailrace.sinks.iceberg import point
-from tailrace.sinks.iceberg.evolution import is_same_or_wider
-from tailrace.sinks.iceberg.point import Point, PointTable
-from tailrace.sinks.iceberg.schema import stored_texts, type_of
+from tailrace.column_name import unused_name
+from tailrace.delivery.contract import State
+from tailrace.lake import point
+from tailrace.lake.point import Point, PointTable
+from tailrace.query.duckdb_engine import load_extensions
+from tailrace.sinks.iceberg.iceberg_schema import iceberg_type, stored_texts
+from tailrace.sinks.iceberg.schema_change import is_same_or_wider
+from tailrace.state.evolution import origins
 from tailrace.store import Store
 
 
@@ -40,14 +40,14 @@ class Lake:
     directory: Path
     sink: str = "tested"
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of another catalog, or another warehouse."""
+    """Settings of another catalog or warehouse."""
 
     def __post_init__(self) -> None:
         if "options" in self.more:
-            given = self.more["options"]
+            options = self.more["options"]
             engine().execute(
-                f"CREATE OR REPLACE SECRET s3 (TYPE s3, KEY_ID '{given['access_key_id']}',"
-                f" SECRET '{given['secret_access_key']}', ENDPOINT '{given['endpoint'].removeprefix('http://')}',"
+                f"CREATE OR REPLACE SECRET s3 (TYPE s3, KEY_ID '{options['access_key_id']}',"
+                f" SECRET '{options['secret_access_key']}', ENDPOINT '{options['endpoint'].removeprefix('http://')}',"
                 " URL_STYLE 'path', USE_SSL false)"
             )
 
@@ -56,8 +56,8 @@ class Lake:
 
     @property
     def store(self) -> Store:
-        given = self.settings()
-        return Store.open(given["warehouse"], given.get("options"))
+        settings = self.settings()
+        return Store.open(settings["warehouse"], settings.get("options"))
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         at = self.point()
@@ -86,17 +86,17 @@ class Lake:
         return point.load_relation(self.store, self.sink, table.relation)
 
     def rows(self, table: PointTable, columns: Iterable[str] | None = None) -> oracle.Rows:
-        """PostgreSQL's texts of all rows, of a table as of the point."""
+        """PostgreSQL's texts of all rows of a table at the point."""
         relation = self.relation(table)
         assert columns is None or [*columns] == [column.name for column in relation.columns]
         if table.snapshot is None:
             return Counter()
-        return Counter(texts(relation, _scanned(table)))
+        return Counter(texts(relation, _scan(table)))
 
 
 @dataclass
 class Both(Lake):
-    """The tables as they are, and every change beside them."""
+    """Mirrors and changelogs."""
 
     def settings(self) -> Mapping[str, Any]:
         return {**super().settings(), "mode": "both"}
@@ -108,53 +108,57 @@ class Both(Lake):
         for change in expected_changes(scenario, state, began):
             if change.relation is not None:
                 table = tables[change.relation.oid]
-                expected[table.oid][_words(change, self.relation(table))] += 1
+                expected[table.oid][_expected_entry(change, self.relation(table))] += 1
         for table in tables.values():
-            found = Counter(told for told in self.told(table) if told[0] != "SNAPSHOT")
+            found = Counter(entry for entry in self.entries(table) if entry[0] != "SNAPSHOT")
             assert_same(found.items(), expected[table.oid].items())
 
-    def told(self, table: PointTable) -> Iterator[Any]:
-        """Operation, position, transaction, what was not sent, and the row in the columns that the table has now."""
+    def entries(self, table: PointTable) -> Iterator[Any]:
+        """The changelog: operation, position, transaction, unsent columns, row in the current columns."""
         if table.snapshot is None:
             return
         relation = self.relation(table)
-        found = _scanned(table)
-        names = [free_name(name, relation) for name in ("_operation", "_position", "_commit_lsn", "_xid", "_unchanged")]
+        found = _scan(table)
+        names = [
+            unused_name(name, relation) for name in ("_operation", "_position", "_commit_lsn", "_xid", "_unchanged")
+        ]
         about = zip(*(found.column(name).to_pylist() for name in names), strict=True)
-        own = found.select([column.name for column in relation.columns] + [free_name("_special", relation)])
+        own = found.select([column.name for column in relation.columns] + [unused_name("_special", relation)])
         for (operation, position, lsn, xid, unsent), row in zip(about, texts(relation, own), strict=True):
             assert Position.parse(position).commit_lsn == lsn
             yield operation, position, xid, tuple(unsent), row
 
 
-def _words(change: Change, now: Relation) -> Any:
-    """What the changelog has to say of a change: nothing in columns that came later, or whose type became another."""
+def _expected_entry(change: Change, now: Relation) -> Any:
+    """The changelog's entry for a change: NULL in columns that were added or changed their type later."""
     assert change.relation is not None
     before = change.relation.columns
     image = (change.old if change.operation == "DELETE" else change.new) or (None,) * len(before)
     row: list[bytes | None] = []
     for column, origin in zip(now.columns, origins(change.relation, now), strict=True):
         value = None if origin.index is None else image[origin.index]
-        is_kept = origin.index is not None and is_same_or_wider(type_of(before[origin.index]), type_of(column))
-        row.append(value if is_kept and isinstance(value, bytes) else None)
+        is_retained = origin.index is not None and is_same_or_wider(
+            iceberg_type(before[origin.index]), iceberg_type(column)
+        )
+        row.append(value if is_retained and isinstance(value, bytes) else None)
     return str(change.operation), str(change.position), change.xid, change.unchanged, tuple(row)
 
 
-def _scanned(table: PointTable) -> pa.Table:
+def _scan(table: PointTable) -> pa.Table:
     scan = f"SELECT * FROM iceberg_scan(?, snapshot_from_id = {table.snapshot})"
     return engine().execute(scan, [table.metadata]).fetch_arrow_table()
 
 
 def texts(relation: Relation, table: pa.Table) -> Iterator[oracle.Row]:
-    """PostgreSQL's, of rows as an engine gives them."""
+    """PostgreSQL's texts of rows as an engine returns them."""
     odd: dict[str, dict[int, str]] = {}
-    special = free_name("_special", relation)
+    special = unused_name("_special", relation)
     if special in table.column_names:
         for row, entries in enumerate(table.column(special).to_pylist()):
             for name, value in entries or ():
                 odd.setdefault(name, {})[row] = value
     arrays = []
-    # By place: DuckDB does not tell `Id` from `id`, and gives the second another name.
+    # By index: DuckDB does not distinguish `Id` from `id`, and renames the second.
     for place, column in enumerate(relation.columns):
         array = table.column(place).combine_chunks()
         if not pa.types.is_string(array.type):

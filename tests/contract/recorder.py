@@ -1,8 +1,8 @@
-"""A sink from outside, named by its path: it keeps everything it is given in files, and its state beside them.
+"""Third-party sinks, configured by their import path, which write everything they receive to files, with their state.
 
-Three of them, one for each way in which parts are made, each as simple as the contract allows: those whose parts are
-seen at once give them names that follow from the step and repeat what was begun; the one whose parts wait for their
-commit names them in the same file as its cursor.
+There is one for each kind of parallelism, and each is as simple as the contract allows. Where parts are visible as soon
+as they are staged, their names follow from the step, and an unfinished step is repeated. Where parts become visible
+with their commit, the file with the cursor lists their names.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from tailrace.change import UNCHANGED, Image, Lsn, Position, Relation
+from tailrace.delivery.contract import Load, Parallel, Part, State, Step
+from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import FencedError
-from tailrace.log.decoding import OPERATIONS, Messages, TableChanges
-from tailrace.pgoutput.columns import Images
-from tailrace.sinks import Context
-from tailrace.sinks.base import Load, Parallel, Part, State, Step
+from tailrace.log.decoding import OPERATIONS, LogicalMessages, TableChanges
+from tailrace.pgoutput.decoder import Images
 
 
 @dataclass(frozen=True)
-class Told:
-    """One change as the sink was given it."""
+class RecordedChange:
+    """One change as the sink received it."""
 
     position: Position
     is_last: bool
@@ -41,12 +41,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Written:
-    """One part as it was staged, in the order in which it came."""
+    """One part as it was staged, in the order of arrival."""
 
     step: Step
     number: int
     load: Load | None
-    told: tuple[Told, ...]
+    changes: tuple[RecordedChange, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RecorderOptions:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _RecorderState:
     state: State = field(default_factory=State)
     pending: Step | None = None
     files: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class _Kept:
 
 
 class Recorder:
-    """Parts one after the other, seen at once."""
+    """Stages parts one after another, each visible as soon as it is staged."""
 
     Options: ClassVar[type] = RecorderOptions
     values: ClassVar[Literal["text", "typed"]] = "text"
@@ -74,59 +74,59 @@ class Recorder:
     interval_ms: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, name: str, options: RecorderOptions, context: Context) -> None:
+    def __init__(self, name: str, options: RecorderOptions, context: SinkContext) -> None:
         self.name = name
         self.directory = Path(options.directory)
-        self._kept = _Kept()
+        self._saved = _RecorderState()
 
     def open(self) -> State:
         (self.directory / "parts").mkdir(parents=True, exist_ok=True)
-        self._kept = kept(self.directory)
-        return self._kept.state
+        self._saved = load_state(self.directory)
+        return self._saved.state
 
     def pending(self) -> Step | None:
-        return self._kept.pending
+        return self._saved.pending
 
     def begin(self, step: Step) -> None:
-        self._keep(replace(self._kept, pending=step))
+        self._save(replace(self._saved, pending=step))
 
     def stage(self, part: Part) -> str:
-        told = tuple(_told(part))
+        changes = tuple(_recorded_changes(part))
         name = self._name(part)
-        _write(self.directory / "parts" / name, Written(part.step, part.number, part.load, told))
+        _write(self.directory / "parts" / name, Written(part.step, part.number, part.load, changes))
         with (self.directory / "staged").open("a") as file:
             file.write(f"{name}\n")
         return name
 
     def commit(self, step: Step, receipts: Sequence[str]) -> None:
-        current = kept(self.directory)
+        current = load_state(self.directory)
         if current.state != step.before:
-            raise FencedError(f"sink {self.name} stands elsewhere", "is another deliver running?")
-        self._keep(replace(current, state=step.after, pending=None, files=(*current.files, *receipts)))
+            raise FencedError(f"sink {self.name} is at another state", "is another deliver running?")
+        self._save(replace(current, state=step.after, pending=None, files=(*current.files, *receipts)))
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         pass
 
     def rewind(self, state: State) -> None:
-        current = kept(self.directory)
-        self._keep(replace(current, state=state, pending=None, replays=current.replays + 1))
+        current = load_state(self.directory)
+        self._save(replace(current, state=state, pending=None, replays=current.replays + 1))
 
     def close(self) -> None:
         pass
 
     def _name(self, part: Part) -> str:
-        """Of the step alone: a repetition overwrites itself."""
+        """The name depends on the step alone: a repetition overwrites itself."""
         what = f"load-{part.load.relation.oid}" if part.load else "log"
         which = f"{part.step.start.lsn:016X}-{part.step.after.cursor:016X}-{len(part.step.after.tables)}"
-        return f"{self._kept.replays}-{which}-{what}-{part.number:04d}"
+        return f"{self._saved.replays}-{which}-{what}-{part.number:04d}"
 
-    def _keep(self, new: _Kept) -> None:
+    def _save(self, new: _RecorderState) -> None:
         _write(self.directory / "state", new)
-        self._kept = new
+        self._saved = new
 
 
 class RecorderOfRanges(Recorder):
-    """Parts at the same time, seen when they are committed: a name for each attempt."""
+    """Stages parts in parallel, visible with their commit. Each attempt has its own name."""
 
     parallel = Parallel.RANGES
     whole_transactions = False
@@ -138,55 +138,48 @@ class RecorderOfRanges(Recorder):
         return f"{super()._name(part)}-{uuid.uuid4()}"
 
 
-class RecorderOfKeys(Recorder):
-    """Keys at the same time, seen at once."""
-
-    parallel = Parallel.KEYS
-    whole_transactions = False
-
-
-def kept(directory: Path) -> _Kept:
+def load_state(directory: Path) -> _RecorderState:
     try:
         found = pickle.loads((directory / "state").read_bytes())
     except FileNotFoundError:
-        return _Kept()
-    assert isinstance(found, _Kept)
+        return _RecorderState()
+    assert isinstance(found, _RecorderState)
     return found
 
 
 def written(directory: Path) -> list[Written]:
-    """What is committed, in the order of the receipts."""
-    return [pickle.loads((directory / "parts" / name).read_bytes()) for name in kept(directory).files]
+    """The committed parts, in the order of their receipts."""
+    return [pickle.loads((directory / "parts" / name).read_bytes()) for name in load_state(directory).files]
 
 
 def staged(directory: Path) -> list[str]:
-    """Every part that was ever staged, in the order of time."""
+    """The names of all parts that were ever staged, in time order."""
     return (directory / "staged").read_text().splitlines()
 
 
 def _write(path: Path, content: object) -> None:
-    aside = path.with_name(f"{path.name}#{uuid.uuid4()}")
-    aside.write_bytes(pickle.dumps(content))
-    os.replace(aside, path)
+    draft = path.with_name(f"{path.name}#{uuid.uuid4()}")
+    draft.write_bytes(pickle.dumps(content))
+    os.replace(draft, path)
 
 
-def _told(part: Part) -> Iterator[Told]:
+def _recorded_changes(part: Part) -> Iterator[RecordedChange]:
     for number, chunk in enumerate(part.chunks):
         for run in chunk:
-            found = _messages(run) if isinstance(run, Messages) else _changes(run, part.load)
+            found = _messages(run) if isinstance(run, LogicalMessages) else _changes(run, part.load)
             yield from (replace(one, chunk=number) for one in found)
 
 
-def _messages(run: Messages) -> Iterator[Told]:
+def _messages(run: LogicalMessages) -> Iterator[RecordedChange]:
     for row in range(len(run)):
-        said = run.prefix[row], run.content[row], bool(run.transactional[row])
-        yield Told(_position(run, row), bool(run.at.is_last[row]), "MESSAGE", None, message=said)
+        message = run.prefix[row], run.content[row], bool(run.transactional[row])
+        yield RecordedChange(_position(run, row), bool(run.at.is_last[row]), "MESSAGE", None, message=message)
 
 
-def _changes(run: TableChanges, load: Load | None) -> Iterator[Told]:
+def _changes(run: TableChanges, load: Load | None) -> Iterator[RecordedChange]:
     old, new = list(_images(run.old)), list(_images(run.new))
     for row in range(len(run)):
-        yield Told(
+        yield RecordedChange(
             _position(run, row),
             bool(run.at.is_last[row]),
             OPERATIONS[int(run.operation[row])],
@@ -198,7 +191,7 @@ def _changes(run: TableChanges, load: Load | None) -> Iterator[Told]:
         )
 
 
-def _position(run: TableChanges | Messages, row: int) -> Position:
+def _position(run: TableChanges | LogicalMessages, row: int) -> Position:
     return Position(Lsn(run.at.commit_lsn[row]), int(run.at.ordinal[row]))
 
 

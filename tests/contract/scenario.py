@@ -1,7 +1,7 @@
-"""One captured scenario for all sinks: whatever a table can go through, and PostgreSQL's own rows at quiet points.
+"""One captured scenario for all sinks: everything that can happen to a table, and PostgreSQL's rows at quiet points.
 
-It is made once a run. Each test gets a store of its own, as it was at one of those points or at the end: a directory of
-links to the same objects.
+It is created once a run. Each test gets its own store as of one of these points: a directory of links to the same
+objects.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.fixtures.postgres import Database
 from tests.workload import Workload
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.source_connection import connect
 from tailrace.change import Change, Lsn, Position
-from tailrace.log import plan
-from tailrace.log.plan import Offset
+from tailrace.log import planner
+from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import Snapshot, SnapshotReader
-from tailrace.source import catalog
-from tailrace.source.bootstrap import Bootstrap
-from tailrace.source.connection import connect
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.log.snapshot import SnapshotReader, TableSnapshot
 from tailrace.store import Store
 
 _MARK = "tests.contract"
@@ -201,14 +201,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Mark:
-    """A quiet point: all that was committed is in the log, up to `offset`, and nothing else is."""
+    """A quiet point: the log up to `offset` contains everything that was committed, and nothing else."""
 
     offset: Offset
     tables: Mapping[Name, Table]
     described: Mapping[Name, Sequence[Mapping[str, Any]]]
-    """Columns of each, as information_schema has them."""
+    """The columns of each table, from information_schema."""
     objects: frozenset[str]
-    """What the store had."""
+    """The keys of all objects in the store."""
 
     @property
     def lsn(self) -> Lsn:
@@ -220,31 +220,31 @@ class Scenario:
     directory: Path
     marks: list[Mark] = field(default_factory=list)
     types: Mapping[int, str] = field(default_factory=dict)
-    """Names by oid, as PostgreSQL writes them."""
+    """Names by oid, as PostgreSQL prints them."""
     known: dict[type, dict[Any, Any]] = field(default_factory=dict, repr=False)
-    """What a kind of destination has to say of each change, worked out once."""
+    """The expected content of each change, by kind of destination, computed once."""
 
-    def store_of(self, directory: Path, mark: Mark | None = None) -> settings.Store:
-        """A store in a directory as it was at a mark; again with a later mark: it has grown."""
+    def store_of(self, directory: Path, mark: Mark | None = None) -> settings.StoreSettings:
+        """Create a store in a directory as of a mark. Calling it again with a later mark makes the store grow."""
         for key in sorted((mark or self.marks[-1]).objects):
             target = directory / key
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.link(self.directory / key, target)
-        return settings.Store(directory.as_uri())
+        return settings.StoreSettings(directory.as_uri())
 
     @cached_property
     def changes(self) -> Mapping[Position, Change]:
-        """Everything in the log, by a reader that has nothing to do with how sinks are given it."""
+        """All changes of the log, from a reader that shares no code with delivery."""
         return {change.position: change for change in LogReader(Store.open(str(self.directory))).changes()}
 
     @cached_property
-    def snapshots(self) -> Sequence[Snapshot]:
+    def snapshots(self) -> Sequence[TableSnapshot]:
         return SnapshotReader(Store.open(str(self.directory))).list()
 
     @cached_property
     def copied(self) -> Mapping[tuple[int, Lsn], oracle.Rows]:
-        """By oid and LSN, the rows that a snapshot was made from: nothing happens until the mark after it."""
+        """The rows that each snapshot was made from, by oid and LSN. The table does not change until the next mark."""
         found = {}
         for snapshot in self.snapshots:
             mark = next(mark for mark in self.marks if mark.lsn > snapshot.lsn)
@@ -266,7 +266,7 @@ class _Making:
         self.connection = database.connect(client_encoding="UTF8")
 
     def execute(self, statements: Sequence[str], running: CaptureThread | None = None) -> None:
-        """Now and then the log catches up, so that there are many segments."""
+        """Run statements, and let the log catch up now and then, so that it has many segments."""
         for number, statement in enumerate(statements):
             self.connection.execute(statement.encode())
             if running is not None and number % 5 == 0:
@@ -281,7 +281,7 @@ class _Making:
     def mark(self, running: CaptureThread) -> None:
         self._catch_up(running)
         objects = frozenset(info.key for info in self.store.list(""))
-        offset = plan.latest(LogReader(self.store))
+        offset = planner.latest_offset(LogReader(self.store))
         self.scenario.marks.append(Mark(offset, dict(self._tables()), oracle.described(self.connection), objects))
 
     def _tables(self) -> Iterator[tuple[Name, Table]]:
@@ -300,7 +300,7 @@ class _Making:
 
     def snapshot(self, *tables: str) -> None:
         with connect(self.given.source) as connection:
-            published = catalog.published(connection, self.given.source.publication)
+            published = catalog.published_tables(connection, self.given.source.publication)
         job = SnapshotJob(self.given, [t for t in published if t.name in tables])
         job.start()
         assert job.wait(60)
@@ -308,10 +308,10 @@ class _Making:
 
 def make(database: Database, directory: Path) -> Scenario:
     given = settings.Settings(
-        source=settings.Source(url=database.url, tables=("*.*",)),
-        store=settings.Store(directory.as_uri()),
-        capture=settings.Capture(seal_after_ms=5, segment_bytes=64 * 1024),
-        snapshot=settings.Snapshot(chunk_rows=25, chunk_bytes=64 * 1024),
+        source=settings.SourceSettings(url=database.url, tables=("*.*",)),
+        store=settings.StoreSettings(directory.as_uri()),
+        capture=settings.CaptureSettings(seal_after_ms=5, segment_bytes=64 * 1024),
+        snapshot=settings.SnapshotSettings(chunk_rows=25, chunk_bytes=64 * 1024),
     )
     scenario = Scenario(directory)
     workload = Workload(lambda: database.connect(), seed=41, ddl=True, exclusive=0.06)
@@ -348,7 +348,7 @@ def make(database: Database, directory: Path) -> Scenario:
 
 
 def _touch(connection: psycopg.Connection[Any], workload: Workload) -> None:
-    """A change of each table, so that the stream has told of its newest shape."""
+    """Change each table, so that the stream contains its newest columns."""
     for table in workload.tables:
         lane = sql.Identifier(table.lane)
         insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(

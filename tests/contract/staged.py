@@ -1,10 +1,10 @@
-"""The PostgreSQL sink with every row staged at the destination, however few they are, in whatever process."""
+"""The PostgreSQL sink, which here stages even the smallest parts at the destination, in any process."""
 
 from __future__ import annotations
 
 from unittest.mock import patch
 
-from tailrace.sinks.base import Part, Receipt
+from tailrace.delivery.contract import Part, Receipt
 from tailrace.sinks.database import staging
 from tailrace.sinks.postgres import PostgresSink
 

@@ -1,6 +1,7 @@
-"""A JetStream stream as a destination, read by nats-py as any consumer would, and compared with the log field by field.
+"""A JetStream stream as a destination, read with nats-py like any consumer, and compared field by field with the log.
 
-What a message must say is made here from a change as the plain reader has it, value by value: nothing of the sink's.
+The expected messages are built here, value by value, from the changes that `LogReader` returns. No code of the sink is
+used.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from tests.contract.destinations import assert_same
 
 from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Relation, Unchanged
 from tailrace.embedded.nats import NatsServer
-from tailrace.log.rendering import content_text, iso
+from tailrace.log.change_text import content_text
 from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.log.timestamp import format_timestamp
 from tailrace.types import Form, mapping
 
 _numbers = itertools.count(1)
@@ -72,48 +74,48 @@ class Streamed:
         }
 
     def make(self, **config: Any) -> None:
-        """The stream, or it has another configuration from now on."""
+        """Create the stream, or change its configuration."""
 
-        async def made(stream: JetStreamContext) -> None:
+        async def make(stream: JetStreamContext) -> None:
             wanted = StreamConfig(name=self.stream, subjects=[f"{self.subject}.>"], **config)
             try:
                 await stream.add_stream(wanted)
             except BadRequestError:
                 await stream.update_stream(wanted)
 
-        self._with(made)
+        self._with(make)
 
     def state(self) -> StreamState:
-        async def told(stream: JetStreamContext) -> StreamState:
+        async def read(stream: JetStreamContext) -> StreamState:
             return (await stream.stream_info(self.stream)).state
 
-        return self._with(told)
+        return self._with(read)
 
-    def say(self, token: str, content: bytes, id: str | None = None) -> None:
-        """As somebody else."""
+    def publish(self, token: str, content: bytes, id: str | None = None) -> None:
+        """Publish a message as another client."""
 
-        async def said(stream: JetStreamContext) -> None:
+        async def publish(stream: JetStreamContext) -> None:
             headers = None if id is None else {"Nats-Msg-Id": id}
             await stream.publish(f"{self.subject}.{token}", content, headers=headers)
 
-        self._with(said)
+        self._with(publish)
 
     def wait_for_more(self) -> None:
-        """Until the stream has one more message."""
+        """Wait until the stream has one more message."""
 
-        async def awaited(stream: JetStreamContext) -> None:
+        async def wait(stream: JetStreamContext) -> None:
             subscription = await stream.subscribe(
                 f"{self.subject}.>", ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
             )
             await subscription.next_msg(timeout=60)
             await subscription.unsubscribe()
 
-        self._with(awaited)
+        self._with(wait)
 
-    def forgets(self) -> bool:
-        """Waits until the server knows no id any more that it knows now."""
+    def wait_for_duplicate_window(self) -> bool:
+        """Wait until the server has forgotten all ids that it knows now."""
 
-        async def forgotten(stream: JetStreamContext) -> bool:
+        async def is_forgotten(stream: JetStreamContext) -> bool:
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline:
                 ack = await stream.publish(f"{self.subject}.probe", b"", headers={"Nats-Msg-Id": "probe"})
@@ -121,28 +123,28 @@ class Streamed:
                     return True
             return False
 
-        async def probed(stream: JetStreamContext) -> int:
+        async def probe(stream: JetStreamContext) -> int:
             return (await stream.publish(f"{self.subject}.probe", b"", headers={"Nats-Msg-Id": "probe"})).seq
 
-        first = self._with(probed)
-        return self._with(forgotten)
+        first = self._with(probe)
+        return self._with(is_forgotten)
 
     def _with(self, work: Callable[[JetStreamContext], Awaitable[Answer]]) -> Answer:
-        async def done() -> Answer:
+        async def run() -> Answer:
             connection = await nats.connect(self.server.url, user_credentials=self.more.get("credentials"))
             try:
                 return await work(connection.jetstream(timeout=30))
             finally:
                 await connection.close()
 
-        return asyncio.run(done())
+        return asyncio.run(run())
 
     def messages(self) -> list[Message]:
-        """All that the stream holds of the sink's, in its order."""
+        """The sink's messages, in the stream's order."""
         return [message for message in self._with(self._messages) if "Tailrace-Sink" in message.headers]
 
     def changes(self) -> list[Message]:
-        """Those that tell of a change."""
+        """The messages of changes."""
         return [message for message in self.messages() if "Tailrace-Schema" not in message.headers]
 
     async def _messages(self, stream: JetStreamContext) -> list[Message]:
@@ -162,29 +164,29 @@ class Streamed:
     def _decoded(self, data: bytes) -> Any:
         return msgpack.unpackb(data) if self.encoding == "msgpack" else json.loads(data)
 
-    def assert_tells(self, changes: Iterable[Change], end: Lsn, types: Mapping[int, str]) -> None:
-        """Every change that commits below `end`, once, in the log's order, and nothing else. `types`: names by oid."""
+    def assert_matches(self, changes: Iterable[Change], end: Lsn, types: Mapping[int, str]) -> None:
+        """Assert that the stream has exactly the changes that commit below `end`, in order. `types`: names by oid."""
         expected = [
             c for c in changes if c.position.commit_lsn < end and (c.relation is not None or c.prefix != MARKER_PREFIX)
         ]
         self._assert_schemas([m for m in self.messages() if "Tailrace-Schema" in m.headers], expected, types)
         found = self.changes()
         assert_same([m.position for m in found], [c.position for c in expected])
-        assert [m.position for m in found] == sorted(m.position for m in found), "in the log's order"
+        assert [m.position for m in found] == sorted(m.position for m in found), "out of order"
         ids = [m.headers["Nats-Msg-Id"] for m in found]
         assert len(set(ids)) == len(ids)
         lasts = {c.position.commit_lsn: c.position for c in expected}
         seen: set[str] = set()
         for message, change in zip(found, expected, strict=True):
-            self._assert_said(message, change, seen)
+            self._assert_content(message, change, seen)
             assert message.headers["Tailrace-Xid"] == str(change.xid)
-            assert message.headers["Tailrace-Committed-At"] == iso(change.committed_at)
+            assert message.headers["Tailrace-Committed-At"] == format_timestamp(change.committed_at)
             is_last = lasts[change.position.commit_lsn] == change.position
             assert message.headers["Tailrace-Last"] == ("true" if is_last else "false"), change.position
 
     def _assert_schemas(self, found: Sequence[Message], changes: Iterable[Change], types: Mapping[int, str]) -> None:
-        """One before the first change under each new shape; and the bucket has the last of each table. Before a table's
-        first change too, if it was known from a snapshot, and had another shape there."""
+        """Assert that a schema precedes the first change with new columns, and that the bucket has the last schemas. A
+        schema may also precede a table's first change, if its snapshot had other columns."""
         shapes: dict[str, Any] = {}
         firsts = set()
         due = []
@@ -196,8 +198,8 @@ class Streamed:
             if shapes.setdefault(table, columns) != columns:
                 due.append((change.position, f"{self.subject}.{token(table)}.schema", columns))
             shapes[table] = columns
-        told = [(m.position, m.subject, m.payload["columns"]) for m in found]
-        assert [one for one in told if one[0] not in firsts] == due
+        schemas = [(m.position, m.subject, m.payload["columns"]) for m in found]
+        assert [one for one in schemas if one[0] not in firsts] == due
         entries = self.entries()
         for table, columns in shapes.items():
             entry = entries[table]
@@ -208,7 +210,7 @@ class Streamed:
             assert entry.keys() == {"table", "schema", "timestamp", "columns"}
 
     def entries(self) -> dict[str, Any]:
-        """As any client of a KV bucket has them; keys are names unless those have other characters."""
+        """The entries of the KV bucket. Keys are the names, with special characters escaped as `=XX`."""
 
         async def read(stream: JetStreamContext) -> dict[str, Any]:
             bucket = await stream.key_value(self.stream)
@@ -219,7 +221,7 @@ class Streamed:
 
         return self._with(read)
 
-    def _assert_said(self, message: Message, change: Change, seen: set[str]) -> None:
+    def _assert_content(self, message: Message, change: Change, seen: set[str]) -> None:
         operation = change.operation.name.lower()
         name = "message" if change.relation is None else f"{token(str(change.table))}-{operation}"
         plain = f"{int(change.lsn):x}-{name}"
@@ -246,8 +248,8 @@ class Streamed:
                 "table": change.relation.name,
                 **self._more(change),
             }
-        told, due = normal(message.payload), normal(expected)
-        assert told == due, f"{change.position}: {_difference(told, due)}"
+        found, due = normal(message.payload), normal(expected)
+        assert found == due, f"{change.position}: {_difference(found, due)}"
 
     def _data(self, change: Change) -> dict[str, Any]:
         assert change.relation is not None
@@ -320,7 +322,7 @@ def _columns(relation: Relation, types: Mapping[int, str]) -> list[dict[str, Any
 
 
 def _filled(change: Change) -> Image:
-    """What was not sent is the old value, if that was."""
+    """The new row, where unsent values are replaced by the old ones if those were sent."""
     assert change.new is not None
     if change.old is None or change.old_is_key:
         return change.new
@@ -331,15 +333,15 @@ def token(name: str) -> str:
     return "".join(f"%{ord(c):02X}" if c.isspace() or c in ".*>%" or ord(c) < 32 or ord(c) == 127 else c for c in name)
 
 
-def _difference(told: Any, wanted: Any) -> str:
-    keys = [key for key in told.keys() | wanted.keys() if told.get(key) != wanted.get(key)]
+def _difference(found: Any, wanted: Any) -> str:
+    keys = [key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key)]
     if keys == ["data"]:
-        return _difference(told["data"], wanted["data"])
-    return "; ".join(f"{key}: {told.get(key)}, not {wanted.get(key)}" for key in keys)
+        return _difference(found["data"], wanted["data"])
+    return "; ".join(f"{key}: {found.get(key)}, not {wanted.get(key)}" for key in keys)
 
 
 def normal(value: Any) -> Any:
-    """Comparable: NaN is itself, and true is not 1."""
+    """Make values comparable: NaN equals itself, and true does not equal 1."""
     match value:
         case dict():
             return {key: normal(one) for key, one in value.items()}

@@ -1,4 +1,4 @@
-"""The audit trail under whatever happens to a delivery: every change is there, once, as the log has it."""
+"""The audit trail: whatever happens to a delivery, the trail has every change of the log exactly once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 from tests.contract.audited import Audited
-from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere, refused
+from tests.contract.delivering import (
+    Crash,
+    Delivering,
+    count_refused,
+    crash_after_staging,
+    crashing,
+    in_other_processes,
+    record_commits,
+)
 from tests.contract.scenario import Scenario
 from tests.fixtures.postgres import Database, drop_database, make_database
 
 from tailrace.change import Lsn
+from tailrace.delivery import step as stepping
 from tailrace.embedded.postgres import Postgres
-from tailrace.log import plan
-from tailrace.log.plan import Limits
-from tailrace.sinks import stepper as stepping
-from tailrace.sinks.audit import pieces
-from tailrace.sinks.base import Step
-from tailrace.spark.delivery.staff import Executors
+from tailrace.log import planner
+from tailrace.log.planner import BatchLimits
+from tailrace.sinks.audit import staged_changes
 
 
 @pytest.fixture
@@ -34,54 +40,48 @@ def trail(postgres: Postgres) -> Iterator[Audited]:
 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is cut into parts, and a part into pieces."""
+    """Every step is divided into parts, and every part is copied in pieces."""
     monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
-    monkeypatch.setattr(pieces, "HELD_BYTES", 4096)
+    monkeypatch.setattr(staged_changes, "HELD_BYTES", 4096)
 
 
-def _assert_tells(trail: Audited, scenario: Scenario, state: Any) -> None:
-    trail.assert_tells(list(scenario.changes.values()), Lsn(0), state.cursor)
+def _assert_matches(trail: Audited, scenario: Scenario, state: Any) -> None:
+    trail.assert_matches(list(scenario.changes.values()), Lsn(0), state.cursor)
 
 
 def test_everything_in_one_step(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
-    _assert_tells(trail, scenario, delivering.deliver(scenario.end))
+    _assert_matches(trail, scenario, delivering.deliver(scenario.end))
     before = trail.rows()
     delivering.deliver(scenario.end)
-    assert trail.rows() == before, "nothing is delivered twice"
+    assert trail.rows() == before, "changes were delivered twice"
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
 def test_everything_in_many_steps(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
-    """While the log grows; and a step that died, or was staged twice, or is committed again."""
+    """While the log grows, with steps that crash, are staged twice, or are committed again."""
     rng = random.Random(1)
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store", scenario.marks[0]))
     committed: list[tuple[Any, Any]] = []
     for mark in scenario.marks:
         scenario.store_of(tmp_path / "store", mark)
         with pytest.raises(Crash):
-            delivering.deliver(mark.offset, dying(elsewhere(rng)), hands=2)
+            delivering.deliver(mark.offset, crash_after_staging(in_other_processes(rng)), parallelism=2)
         while True:
-            with delivering.stepper(elsewhere(rng, times=2), hands=rng.randint(1, 3)) as one:
-                commit = one._commit
-
-                def noted(step: Step, staged: Any, commit: Any = commit) -> None:
-                    commit(step, staged)
-                    committed.append((step, [each.receipt for each in staged]))
-
-                one._commit = noted  # type: ignore[method-assign]
-                limits = Limits(rng.choice([1, 2, 5, 20]), 1 << 40)
-                end = plan.following(delivering.reader, one.offset(), limits).end
+            with delivering.stepper(in_other_processes(rng, times=2), parallelism=rng.randint(1, 3)) as one:
+                record_commits(one, committed)
+                limits = BatchLimits(rng.choice([1, 2, 5, 20]), 1 << 40)
+                end = planner.next_batch(delivering.reader, one.offset(), limits).end
                 one.deliver(end if end.segment <= mark.offset.segment else mark.offset)
                 state = one.state
             if state.cursor == mark.lsn:
                 break
-        _assert_tells(trail, scenario, state)
+        _assert_matches(trail, scenario, state)
     stale = [(step, receipts) for step, receipts in committed if step.before.cursor != state.cursor]
     with delivering.stepper() as one:
-        assert refused(one, stale) == len(stale) > 0
-    _assert_tells(trail, scenario, state)
+        assert count_refused(one, stale) == len(stale) > 0
+    _assert_matches(trail, scenario, state)
 
 
 @pytest.mark.usefixtures("all_large")
@@ -92,23 +92,24 @@ def test_a_crash_before_each_durable_act(trail: Audited, scenario: Scenario, tmp
         for at in range(1, 1000, 3):
             try:
                 with crashing(at):
-                    state = delivering.deliver(mark.offset, hands=2)
+                    state = delivering.deliver(mark.offset, parallelism=2)
                 break
             except Crash:
                 crashes += 1
-        _assert_tells(trail, scenario, state)
+        _assert_matches(trail, scenario, state)
     assert crashes > 10
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
-def test_executors_deliver_the_same(trail: Audited, scenario: Scenario, tmp_path: Path, spark: SparkSession) -> None:
+def test_the_streaming_query_delivers_the_same(
+    trail: Audited, scenario: Scenario, tmp_path: Path, spark: SparkSession
+) -> None:
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
-    state = delivering.deliver(scenario.end, Executors(spark.sparkContext, "tested"), hands=2)
-    _assert_tells(trail, scenario, state)
+    _assert_matches(trail, scenario, delivering.deliver_on(spark))
 
 
-def test_rewound_it_tells_nothing_twice(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
+def test_a_rewind_delivers_nothing_twice(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
     before = trail.rows()
@@ -123,14 +124,14 @@ def test_rewound_it_tells_nothing_twice(trail: Audited, scenario: Scenario, tmp_
             )
     assert trail.rows().keys() == before.keys() - set(lost)
     state = delivering.deliver(scenario.end)
-    _assert_tells(trail, scenario, state)
+    _assert_matches(trail, scenario, state)
     assert {p: row["id"] for p, row in trail.rows().items()} == {p: row["id"] for p, row in before.items()}
 
 
-def test_by_month(database: Database, scenario: Scenario, tmp_path: Path) -> None:
+def test_partitions_by_month(database: Database, scenario: Scenario, tmp_path: Path) -> None:
     trail = Audited(database, {"partition": "month"})
     delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
-    _assert_tells(trail, scenario, delivering.deliver(scenario.end))
+    _assert_matches(trail, scenario, delivering.deliver(scenario.end))
     with database.connect() as connection:
         kind = connection.execute("SELECT relkind::text FROM pg_class WHERE relname = 'changes'").fetchone()
         assert kind == ("p",)

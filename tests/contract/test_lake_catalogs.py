@@ -1,4 +1,4 @@
-"""Lakes under every catalog, on files and on S3: PostgreSQL's rows as DuckDB, Spark and pyiceberg read them."""
+"""Lakes with every catalog, on files and on S3: DuckDB, Spark and pyiceberg read PostgreSQL's rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.fixtures.store import StoreAddress
 
 from tailrace import settings, sinks
 from tailrace.change import Lsn, Relation
+from tailrace.delivery.contract import State
 from tailrace.embedded.process import free_port, wait_until
 from tailrace.errors import ConfigError, SinkError, SinkRefused, StoreRefused, TailraceError
-from tailrace.sinks.base import State
-from tailrace.sinks.iceberg import upkeep
-from tailrace.sinks.iceberg.catalog import Catalog
-from tailrace.sinks.iceberg.failure import classified
-from tailrace.sinks.iceberg.options import IcebergOptions
-from tailrace.sinks.iceberg.properties import WITNESSES, properties
+from tailrace.lake.options import IcebergOptions
+from tailrace.sinks.iceberg import table_maintenance
+from tailrace.sinks.iceberg.java_catalog import JavaCatalog
+from tailrace.sinks.iceberg.java_error import translate_java_errors
+from tailrace.sinks.iceberg.properties import PROBE_CLASSES, catalog_properties
 from tailrace.sinks.iceberg.sink import IcebergSink
 
 FEW = ["public.accounts", "public.twins", "public.toasted", "public.altered"]
@@ -42,7 +42,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 PLANTED = "hunter2-Grüße"
 
 pytestmark = pytest.mark.soak
-"""A minute of servers and Java that CI does not have: `make chaos` runs it."""
+"""Takes a minute with servers and Java that CI does not have: `make chaos` runs it."""
 
 
 @pytest.fixture(params=["postgresql", "postgresql on s3", "rest"])
@@ -61,8 +61,8 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 @pytest.mark.usefixtures("spark")
-def test_every_catalog_goes_on_where_it_was(scenario: Scenario, lake: Lake, tmp_path: Path) -> None:
-    """SQLite's is proved below, and wherever else a lake is tested."""
+def test_delivery_resumes_with_every_catalog(scenario: Scenario, lake: Lake, tmp_path: Path) -> None:
+    """SQLite is tested below, and by all other tests of lakes."""
     tables = ["public.accounts", "public.renamed", "public.named_anew"]
     delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=tables)
     for mark in (scenario.marks[1], scenario.marks[-1]):
@@ -70,10 +70,10 @@ def test_every_catalog_goes_on_where_it_was(scenario: Scenario, lake: Lake, tmp_
     assert {table.name for table in lake.point().tables} == {"public.accounts", "public.named_anew"}
 
 
-def test_engines_agree_under_a_catalog_of_their_own(
+def test_engines_agree_with_a_sqlite_catalog(
     scenario: Scenario, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each finds the tables by name, in the same SQLite file, with a name that takes care to write down."""
+    """Each engine finds the tables by name, in the same SQLite file, whose name needs quoting."""
     monkeypatch.chdir(tmp_path)
     lake = Lake(tmp_path / "Übersicht 100% 🐘 'q'", more={"catalog": f"sqlite:{quote('ein Katalog/ö.db')}"})
     delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=FEW)
@@ -85,7 +85,7 @@ def test_engines_agree_under_a_catalog_of_their_own(
     assert_engines_agree(lake, SqlCatalog("lake", uri=f"sqlite:///{file}"), spark)
 
 
-def test_engines_agree_under_rest(
+def test_engines_agree_with_a_rest_catalog(
     scenario: Scenario, rest_catalog: RestCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake", more={"catalog": rest_catalog.url, "catalog_options": {"token": rest_catalog.token}})
@@ -97,12 +97,12 @@ def test_engines_agree_under_rest(
 
 
 def assert_engines_agree(lake: Lake, client: PyCatalog, spark: SparkSession) -> None:
-    """DuckDB, which others compare with PostgreSQL, pyiceberg and Spark."""
+    """pyiceberg and Spark return the same rows as DuckDB, which other tests compare with PostgreSQL."""
     options = IcebergOptions(**{key: value for key, value in lake.settings().items() if key != "type"})
-    # A session beside the others: a catalog stays what it was when it was first used.
+    # A separate session: Spark caches a catalog's settings on first use.
     own = spark.newSession()
     own.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in properties(options).items():
+    for key, value in catalog_properties(options).items():
         own.conf.set(f"spark.sql.catalog.lake.{key}", value)
     for table in lake.point().tables:
         relation, expected = lake.relation(table), lake.rows(table)
@@ -118,7 +118,7 @@ def _rows(relation: Relation, found: pa.Table) -> oracle.Rows:
     return Counter(texts(relation, found.cast(pa.schema(list(zip(found.column_names, plain, strict=True))))))
 
 
-def test_a_lake_on_s3_is_kept_in_shape(
+def test_maintenance_of_a_lake_on_s3(
     scenario: Scenario, database: Database, s3_address: StoreAddress, spark: SparkSession, tmp_path: Path
 ) -> None:
     more = {"catalog": database.url, "warehouse": s3_address.url, "options": s3_address.options}
@@ -128,25 +128,27 @@ def test_a_lake_on_s3_is_kept_in_shape(
         one.load_missing()
         one.deliver(scenario.marks[1].offset)
         one.deliver(scenario.end)
-        session = one.sink._opened()  # type: ignore[attr-defined]
-        (table,) = session.tables
+        lake_of_sink = one.sink._require_open()  # type: ignore[attr-defined]
+        (table,) = lake_of_sink.tables
         orphan, neighbour = f"{table.directory}/data/x.parquet", f"{table.directory}-2/data/x.parquet"
         for location in (orphan, neighbour):
-            session.lake.warehouse.put(location, b"nobody's")
-        before, after = upkeep.compact(session.lake, table, upkeep.FILE_BYTES, 1 << 30)
+            lake_of_sink.context.warehouse.put(location, b"orphan")
+        before, after = table_maintenance.compact(lake_of_sink.context, table, table_maintenance.FILE_BYTES, 1 << 30)
         assert before > after == 1
-        upkeep.expire(table, upkeep.superseded(upkeep._history(session.lake.warehouse.get(table.metadata)), LATER))
-        assert upkeep.remove_orphans(session.lake, table, LATER) == 1
+        table_maintenance.expire(
+            table, table_maintenance.superseded(table_maintenance.history(lake_of_sink.context, table), LATER)
+        )
+        assert table_maintenance.remove_orphans(lake_of_sink.context, table, LATER) == 1
         with pytest.raises(SinkError, match="is missing"):
-            session.lake.warehouse.get(orphan)
-        assert session.lake.warehouse.get(neighbour)
+            lake_of_sink.context.warehouse.get(orphan)
+        assert lake_of_sink.context.warehouse.get(neighbour)
         state = one.state
         one.sink.rewind(state)
     delivering.assert_holds(scenario, scenario.marks[-1], state)
 
 
 class Trial:
-    """A sink that is asked to open, and what is told when it does not; nothing that is told holds a secret."""
+    """Opens sinks with given settings, and checks that no error, log or setting of Spark contains a secret."""
 
     def __init__(self, directory: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
         self._directory = directory
@@ -155,8 +157,8 @@ class Trial:
 
     def sink(self, **more: Any) -> IcebergSink:
         raw = {"type": "iceberg", "name": "tested", "warehouse": self._directory.as_uri(), **more}
-        store = settings.Store((self._directory / "store").as_uri())
-        (configured,) = sinks.configured(settings.Settings(store=store, sinks=(raw,)), {})
+        store = settings.StoreSettings((self._directory / "store").as_uri())
+        (configured,) = sinks.from_settings(settings.Settings(store=store, sinks=(raw,)), {})
         assert isinstance(configured.sink, IcebergSink)
         return configured.sink
 
@@ -168,9 +170,9 @@ class Trial:
         sink = self.sink(**more)
         with self._caplog.at_level(logging.DEBUG), pytest.raises(kind) as raised, closing(sink):
             _begin(sink)
-        told = "".join(traceback.format_exception(raised.value)) + repr(raised.value.args) + self._caplog.text
-        told += str(self._spark.sparkContext.getConf().getAll()) + str(self._spark.conf.getAll)
-        assert PLANTED not in told
+        output = "".join(traceback.format_exception(raised.value)) + repr(raised.value.args) + self._caplog.text
+        output += str(self._spark.sparkContext.getConf().getAll()) + str(self._spark.conf.getAll)
+        assert PLANTED not in output
         assert raised.value.hint
         return raised.value
 
@@ -185,7 +187,7 @@ def trial(tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture)
     return Trial(tmp_path, spark, caplog)
 
 
-def test_a_postgresql_catalog_refuses_is_away_and_comes_back(trial: Trial, scenario: Scenario, tmp_path: Path) -> None:
+def test_a_postgresql_catalog_that_refuses_or_is_down(trial: Trial, scenario: Scenario, tmp_path: Path) -> None:
     with running(auth="scram-sha-256", password="the right one") as server:
         url, given = server.url_of("postgres"), {"catalog": server.url_of("postgres"), "catalog_password": PLANTED}
         error = trial.refused(SinkRefused, **given)
@@ -211,17 +213,17 @@ def test_a_postgresql_catalog_refuses_is_away_and_comes_back(trial: Trial, scena
         delivering.assert_holds(scenario, scenario.marks[1], state)
         with server.connect() as connection:
             others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            assert wait_until(lambda: connection.execute(others).fetchone() == (1,), 10), "connections are left"
+            assert wait_until(lambda: connection.execute(others).fetchone() == (1,), 10), "connections were leaked"
 
 
-def test_a_rest_catalog_refuses_and_is_away(trial: Trial, rest_catalog: RestCatalog) -> None:
+def test_a_rest_catalog_that_refuses_or_is_down(trial: Trial, rest_catalog: RestCatalog) -> None:
     error = trial.refused(SinkRefused, catalog=rest_catalog.url, catalog_options={"token": PLANTED})
     assert "credentials" in error.hint
     nobody = f"http://127.0.0.1:{free_port()}"
     assert trial.refused(SinkError, catalog=nobody, catalog_options={"token": PLANTED}).retry
 
 
-def test_s3_refuses(
+def test_s3_that_refuses(
     trial: Trial, s3_address: StoreAddress, missing_bucket: StoreAddress, database: Database, spark: SparkSession
 ) -> None:
     planted = s3_address.options | {"secret_access_key": PLANTED}
@@ -234,44 +236,48 @@ def test_s3_refuses(
 
 
 def _refused_by_java(warehouse: str, catalog: str, options: dict[str, str]) -> TailraceError:
-    """The object store is asked first; here it is not."""
+    """What Java raises, without the object store's check before it."""
     schema = '{"type": "struct", "fields": [{"id": 1, "name": "id", "required": false, "type": "int"}]}'
-    made = Catalog(IcebergOptions(warehouse=warehouse, options=options, catalog=catalog))
-    with pytest.raises(SinkRefused) as raised, classified("a table"):
-        made.create(("public", "t"), schema, f"{warehouse}/t", {}).commitTransaction()
-    made.close()
+    java_catalog = JavaCatalog(IcebergOptions(warehouse=warehouse, options=options, catalog=catalog))
+    with pytest.raises(SinkRefused) as raised, translate_java_errors("a table"):
+        java_catalog.create(("public", "t"), schema, f"{warehouse}/t", {}).commitTransaction()
+    java_catalog.close()
     assert PLANTED not in "".join(traceback.format_exception(raised.value))
     return raised.value
 
 
-def test_a_table_of_somebody_else_is_left_alone(scenario: Scenario, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_the_sink_did_not_create_is_refused(
+    scenario: Scenario, spark: SparkSession, tmp_path: Path
+) -> None:
     lake = Lake(tmp_path / "lake")
     lake.directory.mkdir()
     theirs = SqlCatalog("lake", uri=f"sqlite:///{lake.directory / 'catalog.db'}", warehouse=str(lake.directory))
     theirs.create_namespace("public")
     theirs.create_table("public.accounts", pa.schema([("id", pa.int64())]))
     delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
-    with pytest.raises(SinkRefused, match=r"public\.accounts is in the catalog already") as raised:
+    with pytest.raises(SinkRefused, match=r"public\.accounts is already in the catalog") as raised:
         delivering.deliver(scenario.marks[0].offset)
     assert "route" in raised.value.hint
     assert theirs.load_table("public.accounts").current_snapshot() is None
 
 
-def test_a_session_that_lacks_a_library(trial: Trial, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_without_a_required_library(
+    trial: Trial, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (_, driver) = trial.sink(catalog=database.url).packages
-    monkeypatch.setitem(WITNESSES, driver, "org.postgresql.Absent")
+    monkeypatch.setitem(PROBE_CLASSES, driver, "org.postgresql.Absent")
     error = trial.refused(ConfigError, catalog=database.url)
     assert driver in str(error)
     assert driver in error.hint
 
 
-def test_a_catalog_where_nothing_can_be_made(trial: Trial, tmp_path: Path) -> None:
+def test_a_sqlite_catalog_in_a_directory_that_cannot_be_created(trial: Trial, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = trial.refused(SinkRefused, catalog=f"sqlite://{tmp_path}/file/catalog.db")
     assert str(tmp_path / "file") in str(error)
 
 
-def test_a_locale_that_cannot_name_the_warehouse(trial: Trial, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_locale_that_cannot_encode_the_warehouse(trial: Trial, tmp_path: Path, spark: SparkSession) -> None:
     java: Any = spark.sparkContext._jvm
     system = java.java.lang.System
     before = system.setProperty("sun.jnu.encoding", "ANSI_X3.4-1968")

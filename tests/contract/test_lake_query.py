@@ -1,4 +1,4 @@
-"""The whole way: PostgreSQL → log → lake → query server, against PostgreSQL's own answers at the same position."""
+"""End to end: PostgreSQL → log → lake → query server, compared with PostgreSQL's results at the same position."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.workload import Workload
 
 from tailrace import settings, types
 from tailrace.change import Relation
-from tailrace.log import plan
-from tailrace.query.server import Server
-from tailrace.settings import Query
-from tailrace.sinks.iceberg import upkeep
-from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.lake.options import IcebergOptions
+from tailrace.log import planner
+from tailrace.query.query_server import QueryServer
+from tailrace.settings import QuerySettings
+from tailrace.sinks.iceberg import table_maintenance
 from tailrace.types import Form
 
 
-def _served(lake: Lake) -> Server:
-    return Server(IcebergOptions(warehouse=lake.directory.as_uri()), lake.sink, Query(port=0))
+def _served(lake: Lake) -> QueryServer:
+    return QueryServer(IcebergOptions(warehouse=lake.directory.as_uri()), lake.sink, QuerySettings(port=0))
 
 
-def _connect(server: Server) -> psycopg.Connection[Any]:
+def _connect(server: QueryServer) -> psycopg.Connection[Any]:
     return psycopg.connect(host="127.0.0.1", port=server.port, user="reader", dbname="any", autocommit=True)
 
 
 def _rows(connection: psycopg.Connection[Any], schema: str, table: str, columns: Sequence[str]) -> oracle.Rows:
-    """As `oracle.rows`, without its settings, which are those that the server has."""
+    """Like `oracle.rows`, without its settings, which are the server's defaults."""
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     select = sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(schema, table))
     result = connection.execute(select).pgresult
@@ -51,7 +51,7 @@ def _rows(connection: psycopg.Connection[Any], schema: str, table: str, columns:
 
 
 @pytest.mark.usefixtures("spark")
-def test_every_table_of_the_scenario_is_shown_as_postgresql_shows_it(scenario: Scenario, tmp_path: Path) -> None:
+def test_every_table_of_the_scenario_matches_postgresql(scenario: Scenario, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     delivering = Delivering(lake, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
@@ -63,8 +63,8 @@ def test_every_table_of_the_scenario_is_shown_as_postgresql_shows_it(scenario: S
                     _rows(connection, schema, name, table.columns)
                 continue
             relation = relations[schema, name]
-            # Arrays that DuckDB has no lists for, and numbers beyond its decimals, are an error; all of them are in the
-            # table as it is stored.
+            # Arrays that DuckDB has no lists for, and numbers beyond its decimals, are errors. The table `$stored` has
+            # all of them.
             stored = [c.name for c in relation.columns if c.type.element or types.mapping(c).form is Form.NUMERIC]
             plain = [c.name for c in relation.columns if c.name not in stored]
             for columns, table_name in ((plain, name), (stored, f"{name}$stored")):
@@ -74,7 +74,7 @@ def test_every_table_of_the_scenario_is_shown_as_postgresql_shows_it(scenario: S
 
 
 def _shown(relation: Relation, table: Table, columns: Sequence[str], *, is_stored: bool) -> oracle.Rows:
-    """What docs/query.md says is shown otherwise: money without its sign, and no NaN or infinity in a numeric."""
+    """The differences that docs/query.md lists: money without its sign, and no NaN or infinity in a numeric."""
     mapped = {column.name: types.mapping(column) for column in relation.columns}
     places = [table.columns.index(name) for name in columns]
 
@@ -126,15 +126,15 @@ _FILTERS = (
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_condition_finds_what_it_finds_at_the_source(database: Database, tmp_path: Path) -> None:
-    """Over files with bounds of their own, some older than columns and types: no row is skipped with its file."""
+def test_conditions_find_the_same_rows_as_at_the_source(database: Database, tmp_path: Path) -> None:
+    """With files of different bounds, some older than columns and types: no matching file is skipped."""
     lake = Lake(tmp_path / "lake")
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.Store(log.store.url), start="earliest")
+        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest")
         for statements in _FILTERED.split("---"):
             log.execute(*filter(str.strip, statements.split(";")))
             log.catch_up()
-            delivering.deliver(plan.latest(delivering.reader))
+            delivering.deliver(planner.latest_offset(delivering.reader))
         log.connection.execute("SET timezone = 'UTC'")
         with _served(lake) as server, _connect(server) as ours:
             for condition in _FILTERS:
@@ -145,28 +145,28 @@ def test_a_condition_finds_what_it_finds_at_the_source(database: Database, tmp_p
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("spark")
-def test_a_random_workload_with_changes_of_shape_crashes_and_compaction(
+def test_a_random_workload_with_schema_changes_crashes_and_compaction(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each quiet point PostgreSQL and the server say the same: all rows, and sums over them."""
-    monkeypatch.setattr(upkeep, "_MANY_FILES", 3)
+    """At each quiet point PostgreSQL and the server return the same rows and sums."""
+    monkeypatch.setattr(table_maintenance, "_MANY_FILES", 3)
     lake, rng = Lake(tmp_path / "lake"), random.Random(5)
     workload = Workload(lambda: database.connect(), 5, ddl=True, exclusive=0.05)
     workload.create()
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.Store(log.store.url), start="earliest")
+        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest")
         for _ in range(2):
             workload.run(40)
             workload.stop()
             log.catch_up()
             try:
                 with crashing(rng.randint(1, 40)):
-                    delivering.deliver(plan.latest(delivering.reader))
+                    delivering.deliver(planner.latest_offset(delivering.reader))
             except Crash:
                 pass
             with delivering.stepper() as one:
-                one.deliver(plan.latest(delivering.reader))
-                one.sink.tend()
+                one.deliver(planner.latest_offset(delivering.reader))
+                one.sink.maintain()
             with _served(lake) as server, _connect(server) as ours:
                 for table in workload.tables:
                     _assert_same(log.connection, ours, lake, table.schema, table.name)
@@ -184,7 +184,7 @@ def _assert_same(
     assert _rows(ours, schema, f"{name}$stored", stored) == _shown(relation, known, stored, is_stored=True)
     numbers = [c.name for c in relation.columns if c.type.name in ("int2", "int4", "int8")]
     sums = [sql.SQL("sum({0}), min({0}), count(DISTINCT {0})").format(sql.Identifier(c)) for c in numbers]
-    asked = sql.SQL(", ").join([sql.SQL("count(*)"), *sums])
-    query = sql.SQL("SELECT {} FROM {}").format(asked, sql.Identifier(schema, name))
-    said = [[str(value) for value in c.execute(query).fetchone() or ()] for c in (ours, theirs)]
-    assert said[0] == said[1]
+    selected = sql.SQL(", ").join([sql.SQL("count(*)"), *sums])
+    query = sql.SQL("SELECT {} FROM {}").format(selected, sql.Identifier(schema, name))
+    answers = [[str(value) for value in c.execute(query).fetchone() or ()] for c in (ours, theirs)]
+    assert answers[0] == answers[1]

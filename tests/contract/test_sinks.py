@@ -1,4 +1,4 @@
-"""One suite for every sink: whatever happens to a delivery, the destination holds what the source held there."""
+"""One suite for every sink: whatever happens to a delivery, the destination has the content of the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import pytest
 from pyspark.sql import SparkSession
 from tests import oracle, values
 from tests.contract import order
-from tests.contract.delivering import Crash, Delivering, crashing, dying, elsewhere, failing, refused
+from tests.contract.delivering import (
+    Crash,
+    Delivering,
+    count_refused,
+    crash_after_staging,
+    crashing,
+    failing,
+    in_other_processes,
+    record_commits,
+)
 from tests.contract.destinations import (
     Destination,
     History,
@@ -30,27 +39,26 @@ from tests.contract.scenario import Scenario, Table
 from tests.fixtures.postgres import drop_database, make_database
 
 from tailrace.change import Lsn, Position
+from tailrace.delivery import step as stepping
+from tailrace.delivery.contract import State
 from tailrace.errors import StoreError
-from tailrace.log import plan
-from tailrace.log.plan import Limits
-from tailrace.sinks import stepper as stepping
-from tailrace.sinks.base import State, Step
-from tailrace.spark.delivery.staff import Executors
+from tailrace.log import planner
+from tailrace.log.planner import BatchLimits
 
 SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
-    *("recorder", "recorder of ranges", "recorder of keys"),
+    *("recorder", "recorder of ranges"),
 ]
 
 
-def at_leisure(*some: str) -> list[Any]:
-    """All sinks, of which some are `make chaos`'s: they take long, and what is special of them is tested elsewhere."""
-    return [pytest.param(sink, marks=pytest.mark.soak) if sink in some else sink for sink in SINKS]
+def all_sinks(*slow: str) -> list[Any]:
+    """All sinks. Only `make chaos` runs those in `slow`, whose special cases have tests of their own."""
+    return [pytest.param(sink, marks=pytest.mark.soak) if sink in slow else sink for sink in SINKS]
 
 
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
-"""Tables that go through most of it, for tests that deliver again and again."""
-TELLERS = (JsonLines, Parquet, Recorded)
+"""Tables with most kinds of changes, for tests that deliver repeatedly."""
+EVENT_DESTINATIONS = (JsonLines, Parquet, Recorded)
 
 
 @pytest.fixture(params=SINKS)
@@ -62,7 +70,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
                 case "mirror":
                     yield Mirror(database)
                 case "staged":
-                    # The types of the source's own are there too, so that columns get them.
+                    # The source's own types exist there too, so that columns get them.
                     database.execute(values.DECLARATIONS)
                     yield Mirror(database, "tests.contract.staged:StagedSink")
                 case "history":
@@ -70,7 +78,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             drop_database(database)
         case "lake":
             request.getfixturevalue("spark")
-            # A changelog beside each table, where they are few: a commit takes a tenth of a second.
+            # With a changelog for each table if there are few tables: a commit takes a tenth of a second.
             are_many = "everything" in request.node.name
             yield (Lake if are_many else Both)(tmp_path / "lake")
         case "jsonl":
@@ -81,18 +89,16 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             yield Recorded(tmp_path / "recorded", "Recorder")
         case "recorder of ranges":
             yield Recorded(tmp_path / "recorded", "RecorderOfRanges")
-        case "recorder of keys":
-            yield Recorded(tmp_path / "recorded", "RecorderOfKeys")
 
 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is cut into parts."""
+    """Every step is divided into parts."""
     monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
 
 
 def test_the_scenario_itself(scenario: Scenario) -> None:
-    """Rows that snapshots were made from, then changes as a plain reader has them: PostgreSQL's rows at each mark."""
+    """The rows of snapshots and the changes of the log result in PostgreSQL's rows at each mark."""
     floors = {s.relation.oid: s.lsn for s in scenario.snapshots}
     ahead = sorted((s for s in scenario.snapshots if s.lsn == floors[s.relation.oid]), key=lambda s: s.lsn)
     marks = list(scenario.marks)
@@ -114,7 +120,7 @@ def test_the_scenario_itself(scenario: Scenario) -> None:
             replica.apply(change)
     reach(scenario.end.lsn)
     assert not marks
-    assert {t.oid for t in scenario.marks[-1].tables.values()} <= floors.keys(), "every table can be delivered"
+    assert {t.oid for t in scenario.marks[-1].tables.values()} <= floors.keys(), "some tables cannot be delivered"
 
 
 def test_everything_in_one_step(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
@@ -126,26 +132,26 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
     again = delivering.deliver(scenario.end)
     assert again.cursor == state.cursor
     assert again.tables.items() <= state.tables.items(), "a table that was replaced may be forgotten"
-    assert destination.fingerprint() == before, "nothing is delivered twice"
+    assert destination.fingerprint() == before, "changes were delivered twice"
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", at_leisure("history", "lake", "parquet", "recorder of ranges"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("history", "lake", "parquet", "recorder of ranges"), indirect=True)
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    """While the log grows, each step in several parts by an object of its own; tables join as their snapshots come."""
+    """While the log grows, each step has several parts and its own object. Tables are added with their snapshots."""
     rng = random.Random(1)
     store = scenario.store_of(tmp_path / "store", scenario.marks[0])
-    # A lake opens and commits table by table: all of them are in the test before this one.
+    # A lake opens and commits each table separately: the previous test covers all of them.
     tables = [*FEW, "public.toasted", "public.every_type"] if isinstance(destination, Lake) else ["*.*"]
     delivering = Delivering(destination, store, tables=tables)
     for mark in scenario.marks:
         scenario.store_of(tmp_path / "store", mark)
         while True:
-            with delivering.stepper(hands=rng.randint(1, 3)) as one:
+            with delivering.stepper(parallelism=rng.randint(1, 3)) as one:
                 if rng.random() < 0.5:
                     one.load_missing()
-                limits = Limits(rng.choice([1, 2, 5, 20]), 1 << 40)
-                end = plan.following(delivering.reader, one.offset(), limits).end
+                limits = BatchLimits(rng.choice([1, 2, 5, 20]), 1 << 40)
+                end = planner.next_batch(delivering.reader, one.offset(), limits).end
                 if end.segment > mark.offset.segment:
                     end = mark.offset
                 one.deliver(end)
@@ -161,7 +167,7 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
 
 
 def _assert_order(recorded: Recorded) -> None:
-    """What each kind of sink may count on."""
+    """Assert what the contract guarantees to each kind of sink."""
     if recorded.type != "RecorderOfKeys":
         order.assert_parts_follow_the_log(recorded.directory)
     if recorded.type == "Recorder":
@@ -172,8 +178,8 @@ def _assert_order(recorded: Recorded) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", at_leisure("lake"), indirect=True)
-def test_steps_staged_twice_thrown_away_or_committed_again(
+@pytest.mark.parametrize("destination", all_sinks("lake"), indirect=True)
+def test_steps_staged_twice_discarded_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
     rng = random.Random(2)
@@ -181,42 +187,36 @@ def test_steps_staged_twice_thrown_away_or_committed_again(
     committed: list[tuple[Any, Any]] = []
     for mark in scenario.marks[1::2]:
         with pytest.raises(Crash):
-            delivering.deliver(mark.offset, dying(elsewhere(rng)), hands=2)
-        with delivering.stepper(elsewhere(rng, times=2), hands=2) as one:
-            commit = one._commit
-
-            def noted(step: Step, staged: Any, commit: Any = commit) -> None:
-                commit(step, staged)
-                committed.append((step, [each.receipt for each in staged]))
-
-            one._commit = noted  # type: ignore[method-assign]
+            delivering.deliver(mark.offset, crash_after_staging(in_other_processes(rng)), parallelism=2)
+        with delivering.stepper(in_other_processes(rng, times=2), parallelism=2) as one:
+            record_commits(one, committed)
             one.load_missing()
             one.deliver(mark.offset)
             state = one.state
         delivering.assert_holds(scenario, mark, state)
     stale = [(step, receipts) for step, receipts in committed if step.before.cursor != state.cursor]
     with delivering.stepper() as one:
-        assert refused(one, stale) == len(stale) > 0
+        assert count_refused(one, stale) == len(stale) > 0
     delivering.assert_holds(scenario, scenario.marks[-1], delivering.deliver(scenario.end))
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", at_leisure("history"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("history"), indirect=True)
 def test_a_crash_before_each_durable_act(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    """Each attempt gets one act further than the one before, if nothing it finds is finished already."""
+    """Each attempt gets one act further than the one before, unless it finds finished work."""
     delivering = Delivering(
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
-    # What a lake takes in Java, or a sink that stages everything, makes each attempt long: every fourth act, from
-    # another one on at each mark.
+    # Attempts of a lake, which calls Java, and of a sink that stages everything are slow: only every fourth act,
+    # starting from a different one at each mark.
     is_long = isinstance(destination, Lake) or (isinstance(destination, Mirror) and "Staged" in destination.type)
     stride = 4 if is_long else 1
     for mark in scenario.marks[2::3]:
         for at in range(1 + crashes % stride, 1000, stride):
             try:
                 with crashing(at):
-                    state = delivering.deliver(mark.offset, hands=2)
+                    state = delivering.deliver(mark.offset, parallelism=2)
                 break
             except Crash:
                 crashes += 1
@@ -225,14 +225,14 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
 
 
 @pytest.mark.usefixtures("all_large")
-def test_a_store_that_fails_now_and_then(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    """Whatever request it is, what was reached stays, and the next attempt goes on from there."""
+def test_a_store_that_fails_occasionally(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """Whichever request fails, the progress remains, and the next attempt continues from it."""
     delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
     with failing(random.Random(4), 0.02) as failures:
         for mark in scenario.marks[1::2]:
             while True:
                 try:
-                    state = delivering.deliver(mark.offset, hands=2)
+                    state = delivering.deliver(mark.offset, parallelism=2)
                     break
                 except StoreError:
                     continue
@@ -242,49 +242,47 @@ def test_a_store_that_fails_now_and_then(destination: Destination, scenario: Sce
 
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
-    "destination", at_leisure("history", "parquet", "recorder", "recorder of ranges"), indirect=True
+    "destination", all_sinks("history", "parquet", "recorder", "recorder of ranges"), indirect=True
 )
-def test_executors_deliver_the_same(
+def test_the_streaming_query_delivers_the_same(
     destination: Destination, scenario: Scenario, tmp_path: Path, spark: SparkSession
 ) -> None:
     tables = ["public.accounts", "public.toasted", "public.emptied_one", "public.every_type", "public.bulk"]
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=tables)
-    executors = Executors(spark.sparkContext, "tested")
+    store = scenario.store_of(tmp_path / "store", scenario.marks[1])
+    delivering = Delivering(destination, store, tables=tables)
     for mark in (scenario.marks[1], scenario.marks[-1]):
-        state = delivering.deliver(mark.offset, executors, hands=2)
-        delivering.assert_holds(scenario, mark, state)
+        scenario.store_of(tmp_path / "store", mark)
+        delivering.assert_holds(scenario, mark, delivering.deliver_on(spark))
     if isinstance(destination, Recorded):
         _assert_order(destination)
-        if destination.type == "RecorderOfKeys":
-            order.assert_keys_kept_together(destination.directory)
 
 
-def test_rewound(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    """What is delivered again leaves the destination right; one that tells what happened tells it again, no other."""
+def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+    """Tables are correct after a repeated delivery. Event destinations get the events again, and no others."""
     delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
     state = delivering.deliver(scenario.end)
-    place = scenario.marks[1]
-    first = next(c for p, c in scenario.changes.items() if p.commit_lsn >= place.lsn)
+    start = scenario.marks[1]
+    first = next(c for p, c in scenario.changes.items() if p.commit_lsn >= start.lsn)
     expected = list(expected_changes(scenario, State(state.cursor, delivering.tables), delivering.began or Lsn(0)))
-    for where in ("snapshot", str(place.lsn), first.committed_at.isoformat()):
-        told = Counter(_positions(destination))
+    for where in ("snapshot", str(start.lsn), first.committed_at.isoformat()):
+        before = Counter(_positions(destination))
         with delivering.stepper() as one:
             one.rewind(where)
             assert one.state.cursor is not None
             assert one.state.cursor < scenario.end.lsn
         state = delivering.deliver(scenario.end)
-        if isinstance(destination, TELLERS):
-            floor = Lsn(0) if where == "snapshot" else place.lsn
-            again = Counter(_positions(destination)) - told
+        if isinstance(destination, EVENT_DESTINATIONS):
+            floor = Lsn(0) if where == "snapshot" else start.lsn
+            again = Counter(_positions(destination)) - before
             assert_same(again.items(), ((c.position, 1) for c in expected if c.position.commit_lsn >= floor))
         else:
             delivering.assert_holds(scenario, scenario.marks[-1], state)
 
 
-def test_one_table_loaded_anew(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+def test_one_table_is_reloaded(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """From its newest snapshot, while the others stay as they are."""
-    if isinstance(destination, (*TELLERS, History)):
-        pytest.skip("what tells of changes tells of each once")
+    if isinstance(destination, (*EVENT_DESTINATIONS, History)):
+        pytest.skip("events are delivered once")
     store = scenario.store_of(tmp_path / "store", scenario.marks[-2])
     delivering = Delivering(destination, store, tables=["public.accounts", "public.recopied", "public.altered"])
     delivering.deliver(scenario.marks[-2].offset)
@@ -300,13 +298,15 @@ def test_one_table_loaded_anew(destination: Destination, scenario: Scenario, tmp
 
 
 def _positions(destination: Place) -> list[Position]:
-    """Of whatever was told, if the destination tells anything."""
-    return [record.position for record in destination.records()] if isinstance(destination, TELLERS) else []
+    """The positions of all events, if the destination receives events."""
+    return [record.position for record in destination.records()] if isinstance(destination, EVENT_DESTINATIONS) else []
 
 
-def test_changes_alone_from_a_place_on(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    if not isinstance(destination, TELLERS):
-        pytest.skip("what keeps tables begins with their rows")
+def test_changes_without_snapshots_from_a_given_start(
+    destination: Destination, scenario: Scenario, tmp_path: Path
+) -> None:
+    if not isinstance(destination, EVENT_DESTINATIONS):
+        pytest.skip("destinations that keep tables start with their rows")
     mark = scenario.marks[2]
     oid = mark.tables["public", "accounts"].oid
     changes = [c for c in scenario.changes.values() if c.relation is None or c.relation.oid == oid]
@@ -334,7 +334,7 @@ SHAPED = {
 }
 
 
-def test_shaped(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
+def test_selected_masked_and_routed_tables(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), **SHAPED)
     for mark in (scenario.marks[1], scenario.marks[-1]):
         state = delivering.deliver(mark.offset)
@@ -351,13 +351,13 @@ def _shaped(name: str, table: Table) -> oracle.Rows:
         if name == "accounts":
             note = of["note"]
             of["note"] = None if note is None else hashlib.sha256(note).hexdigest().encode()
-            is_kept = of["id"] != b"7"
+            is_selected = of["id"] != b"7"
         elif name == "full_key":
             of["body"] = None if of["body"] is None else b"***"
-            is_kept = of["n"] is not None and int(of["n"]) > 3
+            is_selected = of["n"] is not None and int(of["n"]) > 3
         else:
             del of["other"]
-            is_kept = True
-        if is_kept:
+            is_selected = True
+        if is_selected:
             found[tuple(of.values())] += count
     return found

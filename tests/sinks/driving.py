@@ -1,4 +1,4 @@
-"""A sink driven without an engine: steps planned, staged and committed as the contract says, one by one."""
+"""Drives a sink without Spark: plans, stages and commits steps one by one, as the contract requires."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tailrace.change import Lsn
-from tailrace.log import decoding, plan
-from tailrace.log.decoding import Admission
-from tailrace.log.plan import Limits, Slice
+from tailrace.delivery.contract import Part, Receipt, State, Step
+from tailrace.log import decoding, planner
+from tailrace.log.decoding import ChangeFilter
+from tailrace.log.planner import BatchLimits, Slice
 from tailrace.log.reader import LogReader
-from tailrace.sinks.base import Part, Receipt, State, Step
 from tailrace.store import Store
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A step, and which slices of the log each of its parts has."""
+    """A step, and the slices of the log in each of its parts."""
 
     step: Step
     parts: tuple[tuple[Slice, ...], ...]
-    admission: Admission
+    change_filter: ChangeFilter
 
 
 class Driver:
-    """Steps from where the sink stands. What an engine sends to other processes goes through pickle here too."""
+    """Runs steps from the sink's cursor. Whatever is sent to other processes in production is pickled here, too."""
 
-    def __init__(self, sink: Any, store: Store, *, admission: Admission | None = None) -> None:
+    def __init__(self, sink: Any, store: Store, *, change_filter: ChangeFilter | None = None) -> None:
         self.sink = sink
         self.reader = LogReader(store)
         self.state: State = sink.open()
-        self._admission = admission
+        self._change_filter = change_filter
 
-    def plan(self, parts: int = 1, limits: Limits | None = None) -> Planned | None:
-        """The next step; None at the log's end."""
-        start = plan.begin(self.reader, self.state.cursor)
-        batch = plan.following(self.reader, start, limits)
+    def plan(self, parts: int = 1, limits: BatchLimits | None = None) -> Planned | None:
+        """The next step; None at the end of the log."""
+        start = planner.start_offset(self.reader, self.state.cursor)
+        batch = planner.next_batch(self.reader, start, limits)
         if batch.end == start or batch.end.lsn == self.state.cursor:
             return None
-        slices = batch.parts(parts, whole_transactions=self.sink.whole_transactions)
+        slices = batch.split(parts, whole_transactions=self.sink.whole_transactions)
         after = replace(self.state, cursor=batch.end.lsn)
         step = Step(self.state, after, start, batch.end, len(slices))
-        admission = self._admission or Admission(tables=self.state.tables)
-        admission = replace(admission, start=max(admission.start, self.state.cursor or Lsn(0)))
-        return Planned(step, tuple(slices), admission)
+        change_filter = self._change_filter or ChangeFilter(tables=self.state.tables)
+        change_filter = replace(change_filter, start=max(change_filter.start, self.state.cursor or Lsn(0)))
+        return Planned(step, tuple(slices), change_filter)
 
     def stage(self, planned: Planned) -> list[Receipt]:
         return [self.stage_part(planned, number) for number in range(len(planned.parts))]
@@ -59,8 +59,8 @@ class Driver:
         self.sink.commit(planned.step, receipts)
         self.state = planned.step.after
 
-    def step(self, parts: int = 1, limits: Limits | None = None) -> bool:
-        """One step; False at the log's end."""
+    def step(self, parts: int = 1, limits: BatchLimits | None = None) -> bool:
+        """Run one step; False at the end of the log."""
         planned = self.plan(parts, limits)
         if planned is None:
             return False
@@ -71,7 +71,7 @@ class Driver:
     def _chunks(self, planned: Planned, number: int) -> Iterator[decoding.Chunk]:
         as_text = self.sink.values == "text"
         slices = planned.parts[number]
-        yield from decoding.with_last(decoding.chunks(self.reader, slices, planned.admission, as_text=as_text))
+        yield from decoding.with_last(decoding.chunks(self.reader, slices, planned.change_filter, as_text=as_text))
 
 
 def deliver(
@@ -79,11 +79,11 @@ def deliver(
     store: Store,
     *,
     parts: int | Callable[[], int] = 1,
-    limits: Limits | Callable[[], Limits] | None = None,
-    admission: Admission | None = None,
+    limits: BatchLimits | Callable[[], BatchLimits] | None = None,
+    change_filter: ChangeFilter | None = None,
 ) -> int:
-    """Everything that is in the log now; how many steps it took. `parts` and `limits` may differ from step to step."""
-    driver = Driver(sink, store, admission=admission)
+    """Deliver the whole log; returns the number of steps. `parts` and `limits` may differ from step to step."""
+    driver = Driver(sink, store, change_filter=change_filter)
     steps = 0
     try:
         while driver.step(parts() if callable(parts) else parts, limits() if callable(limits) else limits):

@@ -1,4 +1,4 @@
-"""A replica in another database of the same server, and what it is compared with."""
+"""A replica in another database of the same server, compared with its source."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def sink_to(replica: Database, name: str = "replica", **options: Any) -> Postgre
 
 
 def assert_same(source: Database, replica: Database, *tables: str, schema: str = "public") -> None:
-    """Rows, text for text, and columns by name."""
+    """Assert that rows are equal as text, and columns by name."""
     for table in tables:
         assert rows_of(replica, schema, table) == rows_of(source, schema, table), f"{schema}.{table}"
 
 
 def rows_of(database: Database, schema: str, table: str) -> tuple[list[str], Rows] | None:
-    """Sorted by the columns' names: a replica has them in the order in which they became known. None: no table."""
+    """The rows, with columns sorted by name, because their order may differ in a replica; None without a table."""
     with database.connect() as connection:
         found = connection.execute(
             "SELECT attname FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid"

@@ -1,4 +1,4 @@
-"""The files sink: every change once, whatever breaks, and every value as the source has it."""
+"""The files sink delivers every change once despite failures, with the source's exact values."""
 
 from __future__ import annotations
 
@@ -24,64 +24,69 @@ from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.fixtures.store import StoreAddress
 from tests.pgoutput import read
+from tests.stepping import DrivenStepper
 from tests.workload import Workload
 
 from tailrace import settings
+from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.change import Change, Column, Lsn, Position, Relation, Type
+from tailrace.delivery import cursors
+from tailrace.delivery import step as step_module
+from tailrace.delivery.contract import Load, Parallel, State, Step
+from tailrace.delivery.sink_settings import ConfiguredSink, SinkContext, SinkSettings
+from tailrace.delivery.task import Task, TaskResult
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, CorruptError, FencedError, StoreRefused
-from tailrace.log import plan, rendering
-from tailrace.log.decoding import DELETE, At, TableChanges, no_images
-from tailrace.log.plan import Offset
+from tailrace.log import change_text, planner
+from tailrace.log.decoding import DELETE, ChangePositions, TableChanges, no_images
+from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
-from tailrace.log.retention import cursors
+from tailrace.log.retention import cursors as retained_cursors
 from tailrace.log.snapshot import SnapshotReader, encoded_names
-from tailrace.pgoutput.columns import Images
-from tailrace.sinks import Common, Configured, Context, cursor, stepper
-from tailrace.sinks.base import Load, Parallel, State, Step
-from tailrace.sinks.errand import Staged, Work
+from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.files import FilesOptions, FilesSink
 from tailrace.sinks.files import sink as files_sink
-from tailrace.sinks.files.encoding import MIB, Parquet
-from tailrace.sinks.stepper import Stepper
-from tailrace.source.bootstrap import Bootstrap
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.sinks.files.file_format import MIB, ParquetFormat
 from tailrace.store import FileStore, Store
 from tailrace.types import mapping
 
 
 class Log(NamedTuple):
-    """What was captured, and the source's rows before (as the snapshots have them) and after."""
+    """A captured log, and the source's rows at the time of the snapshots and at the end."""
 
-    store: settings.Store
+    store: settings.StoreSettings
     before: dict[tuple[str, str], oracle.Rows]
     after: dict[tuple[str, str], oracle.Rows]
 
 
-def pickled(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
-    """As executors get them."""
-    return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
+def run_pickled(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
+    """Pass the tasks through pickle, as for executors."""
+    return [pickle.loads(pickle.dumps(task)).run() for task in tasks]
 
 
-def made(log: Log, url: str, name: str, common: dict[str, Any] | None = None, **options: Any) -> Stepper:
-    sink = FilesSink(name, FilesOptions(url=url, **options), Context(log.store))
-    return Stepper(
-        Configured(Common(type="files", name=name, **(common or {})), sink), log.store, pickled, hands=lambda: 2
+def make_stepper(log: Log, url: str, name: str, common: dict[str, Any] | None = None, **options: Any) -> DrivenStepper:
+    sink = FilesSink(name, FilesOptions(url=url, **options), SinkContext(log.store))
+    return DrivenStepper(
+        ConfiguredSink(SinkSettings(type="files", name=name, **(common or {})), sink),
+        log.store,
+        run_pickled,
+        parallelism=lambda: 2,
     )
 
 
-def go_on(driven: Stepper, limits: plan.Limits | None = None) -> None:
-    """Load what is to be loaded, then to the log's end, in steps whose ends follow from where they begin."""
-    driven.open()
-    driven.load_missing()
-    reader = LogReader(Store.open(driven._settings.url, driven._settings.options))
+def deliver_all(stepper: DrivenStepper, limits: planner.BatchLimits | None = None) -> None:
+    """Load missing tables, then deliver up to the log's end, in steps whose ends depend only on their starts."""
+    stepper.open()
+    stepper.load_missing()
+    reader = LogReader(Store.open(stepper._settings.url, stepper._settings.options))
     while True:
-        batch = plan.following(reader, driven.offset(), limits)
-        # After a restart the place of a cursor is the segment before it: what is left of that may be nothing.
-        if batch.end.lsn <= driven.offset().lsn:
+        batch = planner.next_batch(reader, stepper.offset(), limits)
+        # After a restart the offset of a cursor is in the segment before it, of which nothing may be left.
+        if batch.end.lsn <= stepper.offset().lsn:
             break
-        driven.deliver(batch.end)
-    driven.close()
+        stepper.deliver(batch.end)
+    stepper.close()
 
 
 def contents(address: StoreAddress) -> dict[str, bytes]:
@@ -96,13 +101,14 @@ def contents(address: StoreAddress) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def log(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Every type, TOAST, TRUNCATE, columns that come and go, odd names, messages, after snapshots of every table."""
+    """A log with all types, TOAST, TRUNCATE, added and dropped columns, odd names and messages, and snapshots of every
+    table."""
     database = make_database(postgres)
     given = settings.Settings(
-        source=settings.Source(url=database.url, tables=("*.*",)),
-        store=settings.Store((tmp_path_factory.mktemp("files") / "store").as_uri()),
-        capture=settings.Capture(seal_after_ms=5, segment_bytes=64 * 1024),
-        snapshot=settings.Snapshot(chunk_rows=20),
+        source=settings.SourceSettings(url=database.url, tables=("*.*",)),
+        store=settings.StoreSettings((tmp_path_factory.mktemp("files") / "store").as_uri()),
+        capture=settings.CaptureSettings(seal_after_ms=5, segment_bytes=64 * 1024),
+        snapshot=settings.SnapshotSettings(chunk_rows=20),
     )
     store = Store.open(given.store.url)
     workload = Workload(database.connect, seed=5, ddl=True, exclusive=0.03)
@@ -125,40 +131,40 @@ def log(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
             connection.execute(f"BEGIN; {big}; DELETE FROM simple WHERE id >= 10000; COMMIT".encode())
             capture.wait_for(current_lsn(connection))
         after = rows()
-    drop_database(database)  # its slot has the name that every test's has
+    drop_database(database)  # every test uses the same slot name
     return Log(given.store, before, after)
 
 
 @pytest.fixture(autouse=True)
 def _many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepper, "SMALL_BYTES", 0)
+    monkeypatch.setattr(step_module, "SMALL_BYTES", 0)
     monkeypatch.setattr(files_sink, "FILE_BYTES", 100 * 1024)
-    monkeypatch.setattr(files_sink, "SPOOL_BYTES", 200 * 1024)
+    monkeypatch.setattr(files_sink, "BUFFER_BYTES", 200 * 1024)
 
 
-def told(log: Log) -> dict[Position, Change]:
+def logged_changes(log: Log) -> dict[Position, Change]:
     return {change.position: change for change in LogReader(Store.open(log.store.url)).changes()}
 
 
-def counted(log: Log) -> dict[Position, Change]:
-    """What goes to the sink beside snapshots: all that commits from a table's snapshot on, and messages."""
+def expected_changes(log: Log) -> dict[Position, Change]:
+    """Return what the sink gets besides snapshots: changes committed since each table's snapshot, and messages."""
     snapshots = SnapshotReader(Store.open(log.store.url))
     lsns = {snapshot.relation.oid: snapshot.lsn for snapshot in snapshots.list()}
     start = min(lsns.values())
     return {
         position: change
-        for position, change in told(log).items()
+        for position, change in logged_changes(log).items()
         if position.commit_lsn >= (start if change.relation is None else lsns[change.relation.oid])
     }
 
 
-LIMITS = plan.Limits(segments=40, bytes=400 * 1024)
+LIMITS = planner.BatchLimits(segments=40, bytes=400 * 1024)
 
 
-def test_json_lines_are_the_log_and_the_snapshots(log: Log, store_address: StoreAddress) -> None:
+def test_json_lines_contain_the_log_and_the_snapshots(log: Log, store_address: StoreAddress) -> None:
     url, options = store_address
-    go_on(made(log, url, f"json-{url[:2]}", options=options), LIMITS)
-    expected = counted(log)
+    deliver_all(make_stepper(log, url, f"json-{url[:2]}", options=options), LIMITS)
+    expected = expected_changes(log)
     positions = list(expected)
     found: dict[Position, str] = {}
     loaded: dict[tuple[str, str], Counter[str]] = {}
@@ -181,7 +187,7 @@ def test_json_lines_are_the_log_and_the_snapshots(log: Log, store_address: Store
     assert sorted(found) == positions
     for index, position in enumerate(positions):
         is_last = index + 1 == len(positions) or positions[index + 1].commit_lsn != position.commit_lsn
-        text = rendering.to_json(expected[position])
+        text = change_text.to_json(expected[position])
         assert found[position] == text[:-1] + f', "is_last": {json.dumps(is_last)}' + "}"
     relations = {(r.schema, r.name): r for r in SnapshotReader(Store.open(log.store.url)).tables()}
     assert {table: len(rows) for table, rows in loaded.items()} == {t: len(r) for t, r in log.before.items() if r}
@@ -199,7 +205,7 @@ def _object(relation: Relation, row: oracle.Row) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a Parquet file, as an image that can be compared with the log's."""
+    """One row of a Parquet file, comparable with the log's images."""
 
     relation: Relation
     operation: str
@@ -239,10 +245,10 @@ def parquet_rows(data: bytes) -> Iterator[tuple[Position, Row]]:
         yield parsed, Row(relation, operations[i], lasts[i], new[i], old[i])
 
 
-def test_parquet_is_the_log_and_the_snapshots(log: Log, tmp_path: Path) -> None:
+def test_parquet_contains_the_log_and_the_snapshots(log: Log, tmp_path: Path) -> None:
     address = StoreAddress(tmp_path.as_uri(), {})
-    go_on(made(log, address.url, "parquet", format="parquet"), LIMITS)
-    expected = {p: c for p, c in counted(log).items() if c.relation is not None}
+    deliver_all(make_stepper(log, address.url, "parquet", format="parquet"), LIMITS)
+    expected = {p: c for p, c in expected_changes(log).items() if c.relation is not None}
     found: dict[Position, Row] = {}
     replica = oracle.Replica()
     snapshots = {s.relation.oid: s for s in SnapshotReader(Store.open(log.store.url)).list()}
@@ -255,11 +261,11 @@ def test_parquet_is_the_log_and_the_snapshots(log: Log, tmp_path: Path) -> None:
             if row.operation == "SNAPSHOT":
                 assert position.commit_lsn == snapshots[row.relation.oid].lsn
                 assert row.new is not None
-                replica.load(row.relation, [_whole(row.new, row.relation)])
+                replica.load(row.relation, [_with_special(row.new, row.relation)])
             else:
                 assert position not in found
                 found[position] = row
-    assert messages == len(counted(log)) - len(expected)
+    assert messages == len(expected_changes(log)) - len(expected)
     assert sorted(found) == list(expected)
     for position, change in expected.items():
         row = found[position]
@@ -270,15 +276,15 @@ def test_parquet_is_the_log_and_the_snapshots(log: Log, tmp_path: Path) -> None:
         replica.apply(
             replace(
                 change,
-                old=None if row.old is None else _whole(row.old, row.relation),
-                new=None if row.new is None else _whole(row.new, row.relation),
+                old=None if row.old is None else _with_special(row.old, row.relation),
+                new=None if row.new is None else _with_special(row.new, row.relation),
             )
         )
     for (schema, table), rows in log.after.items():
         relation = replica.relation(schema, table)
-        # A shape that no change was made under is not in the log.
+        # The log has only columns under which changes were made.
         if relation is not None and relation.columns and _width(rows) in (0, len(relation.columns)):
-            typed = Counter(_whole(read.plain_image(relation, row), relation) for row in rows.elements())
+            typed = Counter(_with_special(read.plain_image(relation, row), relation) for row in rows.elements())
             assert replica.rows(schema, table) == typed, table
 
 
@@ -286,8 +292,8 @@ def _width(rows: oracle.Rows) -> int:
     return len(next(iter(rows), ()))
 
 
-def _whole(row: read.Row, relation: Relation) -> Any:
-    """A row's values with the special ones in their place."""
+def _with_special(row: read.Row, relation: Relation) -> Any:
+    """Return a row's values, including the special ones."""
     assert row is not None
     values, special = row
     return tuple([special.get(c.name, _hashable(v)) for c, v in zip(relation.columns, values, strict=True)])
@@ -306,13 +312,13 @@ INSERT INTO a SELECT i, repeat('s', 500) FROM generate_series(1, 300) i;
 
 @pytest.fixture(scope="module")
 def small(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """A few steps, with a load, several tables, several files a part, and a change of shape."""
+    """A log for a few steps, with a load, several tables, several files per part, and a change of columns."""
     database = make_database(postgres)
     database.execute(SMALL)
     given = settings.Settings(
-        source=settings.Source(url=database.url),
-        store=settings.Store((tmp_path_factory.mktemp("small") / "store").as_uri()),
-        capture=settings.Capture(seal_after_ms=5, segment_bytes=64 * 1024),
+        source=settings.SourceSettings(url=database.url),
+        store=settings.StoreSettings((tmp_path_factory.mktemp("small") / "store").as_uri()),
+        capture=settings.CaptureSettings(seal_after_ms=5, segment_bytes=64 * 1024),
     )
     store = Store.open(given.store.url)
     bootstrap = Bootstrap(given, store)
@@ -336,12 +342,12 @@ def small(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 
 class Crash(Exception):
-    """Whatever ran is gone."""
+    """The process is killed."""
 
 
 @contextmanager
 def crashing(monkeypatch: pytest.MonkeyPatch, at: int | None) -> Iterator[list[str]]:
-    """After so many durable writes, and so before the next; yields the keys that were written."""
+    """Crash after the given number of durable writes. Yields the keys that were written."""
     keys: list[str] = []
     original = FileStore.replace
 
@@ -361,10 +367,10 @@ def test_a_crash_at_any_write_changes_nothing(
     small: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     monkeypatch.setattr(files_sink, "FILE_BYTES", 40 * 1024)
-    limits = plan.Limits(segments=4)
+    limits = planner.BatchLimits(segments=4)
     undisturbed = StoreAddress((tmp_path / "undisturbed").as_uri(), {})
     with crashing(monkeypatch, None) as keys:
-        go_on(made(small, undisturbed.url, f"{format_}-whole", format=format_), limits)
+        deliver_all(make_stepper(small, undisturbed.url, f"{format_}-whole", format=format_), limits)
     expected = contents(undisturbed)
     assert len({key.partition("/")[0] for key in expected}) == 3
     assert any(key.rpartition("-")[2].startswith("0001") for key in expected)  # split by size
@@ -373,38 +379,39 @@ def test_a_crash_at_any_write_changes_nothing(
     for at in range(1, len(keys)):
         address = StoreAddress((tmp_path / str(at)).as_uri(), {})
         with crashing(monkeypatch, at), pytest.raises(Crash):
-            go_on(made(small, address.url, f"{format_}-{at}", format=format_), limits)
-        # Half of the time more of the log is there by then, and fewer hands: the step that was begun must not become
-        # another one.
+            deliver_all(make_stepper(small, address.url, f"{format_}-{at}", format=format_), limits)
+        # In half of the cases the log is longer and the parallelism lower by then: the pending step must not change.
         is_longer = at % 2 == 0
         with monkeypatch.context() as patched:
-            patched.setattr(stepper, "SMALL_BYTES", 1 << 40 if is_longer else 0)
-            go_on(made(small, address.url, f"{format_}-{at}", format=format_), None if is_longer else limits)
+            patched.setattr(step_module, "SMALL_BYTES", 1 << 40 if is_longer else 0)
+            deliver_all(
+                make_stepper(small, address.url, f"{format_}-{at}", format=format_), None if is_longer else limits
+            )
         found = contents(address)
         assert is_longer or found == expected, keys[at - 1]
         assert delivered(found) == delivered(expected), keys[at - 1]
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
-def test_a_full_disk_stops_the_sink_and_costs_nothing(
+def test_a_full_disk_stops_the_sink_without_losing_changes(
     small: Log, small_disk: Path, tmp_path: Path, format_: str
 ) -> None:
-    limits = plan.Limits(segments=4)
+    limits = planner.BatchLimits(segments=4)
     undisturbed = StoreAddress((tmp_path / "undisturbed").as_uri(), {})
-    go_on(made(small, undisturbed.url, f"{format_}-roomy", format=format_), limits)
+    deliver_all(make_stepper(small, undisturbed.url, f"{format_}-roomy", format=format_), limits)
     expected = contents(undisturbed)
     (small_disk / "others").write_bytes(bytes(200 * 1024))
     address = StoreAddress((small_disk / "files").as_uri(), {})
     with pytest.raises(StoreRefused, match="disk full") as refused:
-        go_on(made(small, address.url, f"{format_}-full", format=format_), limits)
+        deliver_all(make_stepper(small, address.url, f"{format_}-full", format=format_), limits)
     assert refused.value.hint == "free some space; nothing was lost"
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    go_on(made(small, address.url, f"{format_}-full", format=format_), limits)
+    deliver_all(make_stepper(small, address.url, f"{format_}-full", format=format_), limits)
     assert contents(address) == expected
 
 
 def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:
-    """Operation and position of all that is in the files, of either format."""
+    """Return operation and position of all records in files of either format."""
     found = []
     for key, data in files.items():
         if key.endswith(".parquet"):
@@ -417,50 +424,52 @@ def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))
-def test_a_step_that_is_repeated_has_the_same_parts(slices: list[tuple[int, bool]], hands: int) -> None:
-    sink = FilesSink("s", FilesOptions(url="file:///x"), Context(settings.Store("memory://parts")))
-    driven = Stepper(Configured(Common(name="s"), sink), settings.Store("memory://parts"), hands=lambda: hands)
-    found = tuple(plan.Slice(n, 0, 1, size * MIB, goes_on) for n, (size, goes_on) in enumerate(slices))
-    batch = plan.Batch(found, Offset(0, Lsn(0)), Offset(len(found), Lsn(9)))
-    parts = driven._parts(batch)
-    assert driven._parts(batch, len(parts)) == parts
+def test_a_repeated_step_has_the_same_parts(slices: list[tuple[int, bool]], parallelism: int) -> None:
+    sink = FilesSink("s", FilesOptions(url="file:///x"), SinkContext(settings.StoreSettings("memory://parts")))
+    stepper = DrivenStepper(
+        ConfiguredSink(SinkSettings(name="s"), sink),
+        settings.StoreSettings("memory://parts"),
+        parallelism=lambda: parallelism,
+    )
+    found = tuple(planner.Slice(n, 0, 1, size * MIB, goes_on) for n, (size, goes_on) in enumerate(slices))
+    batch = planner.LogBatch(found, Offset(0, Lsn(0)), Offset(len(found), Lsn(9)))
+    parts = stepper._divided(batch)
+    assert stepper._divided(batch, len(parts)) == parts
 
 
-def test_retention_keeps_what_is_not_delivered(small: Log, tmp_path: Path) -> None:
-    driven = made(small, tmp_path.as_uri(), "kept")
-    go_on(driven, plan.Limits(segments=1, bytes=1))
-    assert driven.cursor is not None
-    position = cursors(Store.open(small.store.url))["kept"]
-    assert position == (driven.cursor - 1, 0)
+def test_retention_keeps_undelivered_changes(small: Log, tmp_path: Path) -> None:
+    stepper = make_stepper(small, tmp_path.as_uri(), "retained")
+    deliver_all(stepper, planner.BatchLimits(segments=1, bytes=1))
+    assert stepper.cursor is not None
+    position = retained_cursors(Store.open(small.store.url))["retained"]
+    assert position == (stepper.cursor - 1, 0)
 
 
-def test_a_sink_that_has_everything_lags_behind_nothing(small: Log, tmp_path: Path) -> None:
-    go_on(made(small, tmp_path.as_uri(), "done"))
-    again = made(small, tmp_path.as_uri(), "done")
+def test_a_sink_at_the_end_of_the_log_has_no_lag(small: Log, tmp_path: Path) -> None:
+    deliver_all(make_stepper(small, tmp_path.as_uri(), "done"))
+    again = make_stepper(small, tmp_path.as_uri(), "done")
     again.open()
     assert again.oldest_undelivered_us() is None
 
 
-def test_a_rewind_writes_beside_what_is_there(small: Log, tmp_path: Path) -> None:
+def test_a_rewind_keeps_existing_files(small: Log, tmp_path: Path) -> None:
     address = StoreAddress(tmp_path.as_uri(), {})
-    driven = made(small, address.url, "rewound")
-    go_on(driven)
+    stepper = make_stepper(small, address.url, "rewound")
+    deliver_all(stepper)
     first = contents(address)
-    changes = [c for c in told(small).values() if c.relation is not None]
+    changes = [c for c in logged_changes(small).values() if c.relation is not None]
     middle = changes[-1].position.commit_lsn
-    driven.rewind(str(middle))
-    go_on(made(small, address.url, "rewound"))
+    stepper.rewind(str(middle))
+    deliver_all(make_stepper(small, address.url, "rewound"))
     second = contents(address)
     assert {key: second[key] for key in first} == first
     again = [json.loads(line)["position"] for key in second if key not in first for line in second[key].splitlines()]
-    replayed = [str(p) for p in told(small) if p.commit_lsn >= middle]
+    replayed = [str(p) for p in logged_changes(small) if p.commit_lsn >= middle]
     assert sorted(again) == sorted(replayed)
 
 
-def test_a_load_that_was_given_up_leaves_nothing(
-    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A newer snapshot came before it was tried again."""
+def test_an_abandoned_load_leaves_no_files(postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer snapshot comes before the retry."""
     database = make_database(postgres)
     try:
         database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 100)")
@@ -474,7 +483,7 @@ def test_a_load_that_was_given_up_leaves_nothing(
         at = next(n for n in range(1, 100) if _crashed_with_files(log, address, monkeypatch, n))
         assert rows()
         take("INSERT INTO a VALUES (101)")
-        go_on(made(log, address.url, f"given-up-{at}"))
+        deliver_all(make_stepper(log, address.url, f"given-up-{at}"))
         assert rows() == list(range(1, 102))
     finally:
         drop_database(database)
@@ -482,16 +491,16 @@ def test_a_load_that_was_given_up_leaves_nothing(
 
 def _crashed_with_files(log: Log, address: StoreAddress, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
     with crashing(monkeypatch, at), pytest.raises(Crash):
-        go_on(made(log, address.url, f"given-up-{at}"))
+        deliver_all(make_stepper(log, address.url, f"given-up-{at}"))
     return bool(contents(address))
 
 
 def _with_snapshot(database: Database, directory: Path) -> tuple[Log, Callable[[str], None]]:
     given = settings.Settings(
-        source=settings.Source(url=database.url),
-        store=settings.Store(directory.as_uri()),
-        capture=settings.Capture(seal_after_ms=5),
-        snapshot=settings.Snapshot(chunk_rows=30),
+        source=settings.SourceSettings(url=database.url),
+        store=settings.StoreSettings(directory.as_uri()),
+        capture=settings.CaptureSettings(seal_after_ms=5),
+        snapshot=settings.SnapshotSettings(chunk_rows=30),
     )
     store = Store.open(given.store.url)
 
@@ -508,12 +517,12 @@ def _with_snapshot(database: Database, directory: Path) -> tuple[Log, Callable[[
     return Log(given.store, {}, {}), take
 
 
-def test_a_second_deliver_is_told(small: Log, tmp_path: Path) -> None:
-    one, two = (made(small, tmp_path.as_uri(), "shared") for _ in range(2))
+def test_a_second_deliver_is_fenced(small: Log, tmp_path: Path) -> None:
+    one, two = (make_stepper(small, tmp_path.as_uri(), "shared") for _ in range(2))
     one.open()
     two.open()
     one.load_missing()
-    with pytest.raises(FencedError, match="sink shared stands at"):
+    with pytest.raises(FencedError, match="sink shared is at"):
         two.load_missing()
 
 
@@ -523,8 +532,8 @@ def test_a_second_deliver_is_told(small: Log, tmp_path: Path) -> None:
 )
 def test_compression(small: Log, tmp_path: Path, format_: str, compression: str, suffix: str) -> None:
     plain, packed = (StoreAddress((tmp_path / name).as_uri(), {}) for name in ("plain", "packed"))
-    go_on(made(small, plain.url, f"plain-{suffix}", format=format_, compression="none"))
-    go_on(made(small, packed.url, f"packed-{suffix}", format=format_, compression=compression))
+    deliver_all(make_stepper(small, plain.url, f"plain-{suffix}", format=format_, compression="none"))
+    deliver_all(make_stepper(small, packed.url, f"packed-{suffix}", format=format_, compression=compression))
     expected, found = contents(plain), contents(packed)
 
     def unpacked(data: bytes) -> Any:
@@ -542,7 +551,7 @@ def test_compression(small: Log, tmp_path: Path, format_: str, compression: str,
         assert stems[stem] == (unpacked(data) if format_ == "parquet" else data)
 
 
-def test_tables_whose_columns_are_named_as_ours_or_that_have_none() -> None:
+def test_tables_with_our_column_names_or_without_columns() -> None:
     names = ("_position", "_Before", "__special", "_special")
     columns = tuple(Column(name, Type(25, "pg_catalog", "text")) for name in names)
     for relation, expected in (
@@ -550,19 +559,19 @@ def test_tables_whose_columns_are_named_as_ours_or_that_have_none() -> None:
         (Relation(1, "s", "t", "f", ()), ["_position", "_before", "_special", "_before_special"]),
     ):
         numbers, no = np.zeros(2, np.int64), np.zeros(2, np.bool_)
-        at, none = At(numbers, numbers, numbers, numbers, numbers, no), no_images(relation, 2)
+        at, none = ChangePositions(numbers, numbers, numbers, numbers, numbers, no), no_images(relation, 2)
         changes = TableChanges(relation, at, np.full(2, DELETE, np.uint8), replace(none, present=~no), no, none)
-        (piece,) = Parquet().pieces(changes)
-        table = pq.ParquetFile(pa.BufferReader(Parquet().file([piece]))).read()
+        (fragment,) = ParquetFormat().encode(changes)
+        table = pq.ParquetFile(pa.BufferReader(ParquetFormat().file([fragment]))).read()
         assert table.num_rows == 2
         ours = table.schema.names[len(relation.columns) :]
         assert [name for name in ours if name.endswith(("position", "before", "special"))] == expected
 
 
-def test_shaped_changes_go_where_they_are_routed(small: Log, tmp_path: Path) -> None:
+def test_shaped_changes_are_written_to_their_route(small: Log, tmp_path: Path) -> None:
     address = StoreAddress(tmp_path.as_uri(), {})
     common = {"tables": ("public.a",), "route": "lake.{schema}_{table}", "mask": {"public.a.v": "redact"}}
-    go_on(made(small, address.url, "shaped", common))
+    deliver_all(make_stepper(small, address.url, "shaped", common))
     found = contents(address)
     assert {key.partition("/")[0] for key in found} == {"lake.public_a", "_messages"}
     records = [json.loads(line) for data in found.values() for line in data.splitlines()]
@@ -574,40 +583,40 @@ def test_shaped_changes_go_where_they_are_routed(small: Log, tmp_path: Path) -> 
     ("options", "message"),
     [
         ({}, "url is missing"),
-        ({"url": "http://x/y"}, "not a place for files"),
-        ({"url": "file:///x", "compression": "snappy"}, "compression of jsonl is 'snappy'"),
-        ({"url": "file:///x", "format": "parquet", "compression": "zip"}, "compression of parquet is 'zip'"),
+        ({"url": "http://x/y"}, "http://x/y is not supported"),
+        ({"url": "file:///x", "compression": "snappy"}, "jsonl does not support compression 'snappy'"),
+        ({"url": "file:///x", "format": "parquet", "compression": "zip"}, "parquet does not support compression 'zip'"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        FilesSink("s", FilesOptions(**options), Context(settings.Store("memory://x")))
+        FilesSink("s", FilesOptions(**options), SinkContext(settings.StoreSettings("memory://x")))
 
 
-def test_a_step_survives_being_kept() -> None:
-    store = Store.open("memory://kept")
+def test_a_stored_step_is_loaded_unchanged() -> None:
+    store = Store.open("memory://stored")
     relation = Relation(
         7, "public", 'Ö"', "d", (Column("id", Type(23, "pg_catalog", "int4"), is_identity=True),), ("id",)
     )
     before, after = State(None, {}), State(Lsn(99), {7: Lsn(3)})
     loads = (Load(relation, ("a", "b"), "00-ff", Lsn(3)),)
     step = Step(before, after, Offset(1, Lsn(2)), Offset(4, Lsn(99)), 3, loads)
-    kept = cursor.Kept(before, step, 2, ("00-ee",))
-    assert cursor.load(store, "s") is None
-    cursor.save(store, "s", kept)
-    assert cursor.load(store, "s") == kept
+    stored = cursors.StoredState(before, step, 2, ("00-ee",))
+    assert cursors.load(store, "s") is None
+    cursors.save(store, "s", stored)
+    assert cursors.load(store, "s") == stored
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"version": 1}', b'{"version": 9}'])
-def test_a_state_that_cannot_be_read_is_not_taken_for_none(data: bytes) -> None:
+def test_an_unreadable_state_is_an_error(data: bytes) -> None:
     store = Store.open("memory://damaged")
     store.replace("cursors/s/state.json", data)
     with pytest.raises(CorruptError):
-        cursor.load(store, "s")
+        cursors.load(store, "s")
 
 
-def test_a_sink_that_never_ran_stands_nowhere() -> None:
-    sink = FilesSink("s", FilesOptions(url="file:///x"), Context(settings.Store("memory://nowhere")))
+def test_a_new_sink_has_no_cursor() -> None:
+    sink = FilesSink("s", FilesOptions(url="file:///x"), SinkContext(settings.StoreSettings("memory://nowhere")))
     assert sink.open() == State()
     assert sink.pending() is None
     sink.rewind(State(Lsn(5), {7: Lsn(3)}))

@@ -1,4 +1,4 @@
-"""The PostgreSQL replica: what it holds is what the source holds, whatever happened there."""
+"""The PostgreSQL replica has the same rows as the source, whatever happened there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.workload import Table, Workload
 
 from tailrace.change import Change, Operation, Position
 from tailrace.embedded.postgres import Postgres
-from tailrace.log.plan import Limits
+from tailrace.log.planner import BatchLimits
 from tailrace.log.reader import LogReader
 from tailrace.sinks.database import staging
 from tailrace.store import Store
@@ -35,7 +35,7 @@ def replica(postgres: Postgres) -> Iterator[Database]:
 
 @pytest.fixture(params=["inline", "staged"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Rows in receipts, or nearly all of them in tables of their own."""
+    """Rows in receipts, or nearly all of them in staging tables."""
     if request.param == "staged":
         monkeypatch.setattr(staging, "INLINE_BYTES", 2000)
     return str(request.param)
@@ -54,7 +54,7 @@ def work_on(database: Database, directory: Path, seed: int, transactions: int, *
 def at_random(rng: random.Random) -> dict[str, Any]:
     return {
         "parts": lambda: rng.randint(1, 4),
-        "limits": lambda: Limits(rng.choice([1, 3, 10, 100]), 1 << 30),
+        "limits": lambda: BatchLimits(rng.choice([1, 3, 10, 100]), 1 << 30),
     }
 
 
@@ -87,8 +87,10 @@ def _follow_a_random_workload(database: Database, replica: Database, tmp_path: P
 
 @pytest.mark.usefixtures("how")
 @pytest.mark.parametrize("seed", range(2))
-def test_a_history_ends_with_what_is_there(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
-    """Through changes of shape: columns that were dropped stay, and are left out here."""
+def test_current_versions_of_a_history_are_the_source_rows(
+    database: Database, replica: Database, tmp_path: Path, seed: int
+) -> None:
+    """Also after schema changes: dropped columns remain in the history, and are ignored here."""
     store, tables = work_on(database, tmp_path, seed + 10, 150, ddl=True, exclusive=0.03)
     deliver(sink_to(replica, mode="history"), store, **at_random(random.Random(seed)))
     for table in tables:
@@ -145,7 +147,7 @@ def _position(mark: bytes | None) -> Position | None:
 
 
 def _assert_chained(versions: Rows, changes: list[Change], width: int) -> None:
-    """Each change that found a row ended one version, each that left one began one."""
+    """Each change that found a row ended a version, each that left one created a version."""
     begun: Counter[Row] = Counter()
     ended: Counter[bytes] = Counter()
     for row, count in versions.items():

@@ -1,4 +1,4 @@
-"""What breaks replicas elsewhere, case by case: one log of all of it, delivered in several ways."""
+"""Cases that break other replication tools: all in one log, delivered in several ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sinks.driving import deliver
 from tests.sinks.replicas import assert_same, rows_of, sink_to
 
 from tailrace.embedded.postgres import Postgres
-from tailrace.log.plan import Limits
+from tailrace.log.planner import BatchLimits
 from tailrace.sinks.database import staging
 from tailrace.store import Store
 
@@ -229,7 +229,7 @@ ALSO = ["emptied_too", "mixedcase", "to_rename", "renamed_old"]
 
 
 def every_type() -> list[str]:
-    """All values there are of each type, in a column of it."""
+    """All test values of each type, in a column of that type."""
     columns = {f"c{i}": type_ for i, type_ in enumerate(values.TYPES)}
     statements = [
         "CREATE TABLE every_type (id int PRIMARY KEY, " + ", ".join(f"{n} {t}" for n, t in columns.items()) + ")"
@@ -273,7 +273,7 @@ def test_cases(log: tuple[Database, Store], postgres: Postgres, monkeypatch: pyt
         monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     if way == "types known":
         replica.execute(values.DECLARATIONS)
-    limits = Limits(1, 1) if way == "many steps" else Limits(1 << 30, 1 << 40)
+    limits = BatchLimits(1, 1) if way == "many steps" else BatchLimits(1 << 30, 1 << 40)
     deliver(sink_to(replica), store, parts=3, limits=limits)
     tables = [*CASES, *ALSO, "every_type"]
     expected = {table: rows_of(database, "public", table) for table in tables}
@@ -285,7 +285,7 @@ def test_cases(log: tuple[Database, Store], postgres: Postgres, monkeypatch: pyt
     drop_database(replica)
 
 
-def test_keys_types_and_not_null_are_the_source_s(log: tuple[Database, Store], postgres: Postgres) -> None:
+def test_keys_types_and_not_null_are_those_of_the_source(log: tuple[Database, Store], postgres: Postgres) -> None:
     database, store = log
     replica = make_database(postgres)
     deliver(sink_to(replica), store)
@@ -314,7 +314,7 @@ def test_keys_types_and_not_null_are_the_source_s(log: tuple[Database, Store], p
 
 
 def test_row_filters_and_column_lists(database: Database, postgres: Postgres, tmp_path: Path) -> None:
-    """An update may come as an insert or a delete."""
+    """An update may arrive as an insert or a delete."""
     replica = make_database(postgres)
     database.execute("""
         CREATE TABLE filtered (id int PRIMARY KEY, n int, t text);
@@ -329,7 +329,7 @@ def test_row_filters_and_column_lists(database: Database, postgres: Postgres, tm
             "INSERT INTO listed VALUES (1, 'a', 'b'), (2, 'c', 'd')", "UPDATE listed SET hidden = 'e', shown = 'f'"
         )
         found.catch_up()
-    deliver(sink_to(replica), found.store, limits=Limits(1, 1))
+    deliver(sink_to(replica), found.store, limits=BatchLimits(1, 1))
     with database.connect() as ours, replica.connect() as theirs:
         seen = {row for row in oracle.rows(ours, "public", "filtered") if int(row[1] or b"0") > 10}
         assert set(oracle.rows(theirs, "public", "filtered")) == seen

@@ -1,4 +1,4 @@
-"""The PostgreSQL replica when things go wrong: crashes, other writers, values it cannot take, foreign tables."""
+"""Faults of the PostgreSQL replica: crashes, other writers, values it does not accept, tables of others."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tailrace.errors import (
     SinkRefused,
     TailraceError,
 )
-from tailrace.log.plan import Limits
+from tailrace.log.planner import BatchLimits
 from tailrace.settings import Secret
 from tailrace.sinks.database import staging
 from tailrace.sinks.postgres import PostgresSink
 from tailrace.sinks.postgres.sink import PostgresOptions
 
-_ALL = Limits(1 << 30, 1 << 40)
+_ALL = BatchLimits(1 << 30, 1 << 40)
 _STAGED = "SELECT count(*) FROM pg_class WHERE relname LIKE 'staged_%' AND relkind = 'r'"
 
 
@@ -97,7 +97,7 @@ def test_a_crash_between_stage_and_commit(log: Captured, database: Database, rep
 def test_a_crash_of_the_destination_between_stage_and_commit(
     log: Captured, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was staged is not logged: it is noticed that it is gone."""
+    """Staging tables are unlogged: the commit detects that they are empty."""
     monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     with running(18) as server:
         replica = make_database(server)
@@ -111,12 +111,12 @@ def test_a_crash_of_the_destination_between_stage_and_commit(
             driver.sink.commit(planned.step, receipts)
         assert broken.value.retry
         assert driver.sink.open() == planned.step.before
-        with pytest.raises(SinkError, match="no longer at the destination"):
+        with pytest.raises(SinkError, match="are missing at the destination"):
             driver.sink.commit(planned.step, receipts)
         receipts = driver.stage(planned)
         for (name,) in replica.rows("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'staged_%'"):
             replica.execute(f"TRUNCATE {name}")  # as a crash leaves it that its session did not notice
-        with pytest.raises(SinkError, match="no longer at the destination"):
+        with pytest.raises(SinkError, match="are missing at the destination"):
             driver.sink.commit(planned.step, receipts)
         driver.sink.close()
         deliver(driver.sink, log.store)
@@ -126,7 +126,7 @@ def test_a_crash_of_the_destination_between_stage_and_commit(
 _CHILD = """
 import sys
 from tests.sinks.driving import Driver
-from tailrace.log.plan import Limits
+from tailrace.log.planner import BatchLimits
 from tailrace.sinks.database import staging
 from tailrace.sinks.postgres import PostgresSink
 from tailrace.sinks.postgres.sink import PostgresOptions
@@ -134,13 +134,13 @@ from tailrace.store import Store
 staging.INLINE_BYTES = int(sys.argv[3])
 driver = Driver(PostgresSink("replica", PostgresOptions(url=sys.argv[1])), Store.open(sys.argv[2]))
 print("ready", flush=True)
-while driver.step(2, Limits(2, 1 << 30)):
+while driver.step(2, BatchLimits(2, 1 << 30)):
     pass
 """
 
 
 @pytest.mark.parametrize("inline_bytes", [0, pytest.param(1 << 20, marks=pytest.mark.soak)])
-def test_kill_at_any_moment(log: Captured, database: Database, replica: Database, inline_bytes: int) -> None:
+def test_kill_at_any_time(log: Captured, database: Database, replica: Database, inline_bytes: int) -> None:
     rng = random.Random(inline_bytes)
     for _ in range(60):
         a, b = rng.sample(range(1, 301), 2)
@@ -166,13 +166,13 @@ def test_kill_at_any_moment(log: Captured, database: Database, replica: Database
         child.stdout.close()
         kills += 1
         _released(replica)
-    deliver(sink_to(replica), log.store, limits=Limits(2, 1 << 30))
+    deliver(sink_to(replica), log.store, limits=BatchLimits(2, 1 << 30))
     assert_same(database, replica, "t", "bag")
     assert replica.rows(_STAGED) == [(0,)]
 
 
 def _released(replica: Database) -> None:
-    """Until the server has noticed that the child is gone."""
+    """Wait until the server has detected that the child has exited."""
     query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{replica.name}' AND pid <> pg_backend_pid()"
     assert wait_until(lambda: replica.rows(query) == [(0,)], 30)
 
@@ -180,9 +180,9 @@ def _released(replica: Database) -> None:
 def test_one_deliver_at_a_time(replica: Database) -> None:
     first, second = sink_to(replica), sink_to(replica)
     first.open()
-    with pytest.raises(SinkError, match="another process delivers to sink replica") as told:
+    with pytest.raises(SinkError, match="another process is delivering to sink replica") as raised:
         second.open()
-    assert told.value.retry
+    assert raised.value.retry
     other = sink_to(replica, "other")
     other.open()
     other.close()
@@ -191,7 +191,7 @@ def test_one_deliver_at_a_time(replica: Database) -> None:
     second.close()
 
 
-def test_a_broken_connection_is_tried_again(log: Captured, database: Database, replica: Database) -> None:
+def test_a_broken_connection_is_retried(log: Captured, database: Database, replica: Database) -> None:
     driver = Driver(sink_to(replica), log.store)
     planned = driver.plan(1, _ALL)
     assert planned is not None
@@ -223,21 +223,21 @@ def test_a_broken_connection_is_tried_again(log: Captured, database: Database, r
         ("DROP TABLE t", "ALTER TABLE t ADD more int; INSERT INTO t VALUES (501)"),
     ],
 )
-def test_another_writer_is_noticed(log: Captured, replica: Database, meddling: str, change: str) -> None:
+def test_another_writer_is_detected(log: Captured, replica: Database, meddling: str, change: str) -> None:
     deliver(sink_to(replica), log.store)
     replica.execute(meddling)
     before = [rows_of(replica, "public", table) for table in ("t", "bag")]
     log.execute("INSERT INTO bag VALUES ('before')", change, "INSERT INTO bag VALUES ('after')")
     log.catch_up()
-    with pytest.raises(SinkDiverged) as told:
+    with pytest.raises(SinkDiverged) as raised:
         deliver(sink_to(replica), log.store, limits=_ALL)
-    assert "--sink replica --rewind snapshot" in told.value.hint
+    assert "--sink replica --rewind snapshot" in raised.value.hint
     assert [rows_of(replica, "public", table) for table in ("t", "bag")] == before
 
 
 @pytest.mark.usefixtures("how")
 @pytest.mark.parametrize("mode", ["mirror", "history"])
-def test_a_value_that_the_destination_does_not_take(
+def test_a_value_that_the_destination_does_not_accept(
     database: Database, replica: Database, tmp_path: Path, mode: str
 ) -> None:
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE m (id int PRIMARY KEY, feels mood)")
@@ -248,40 +248,40 @@ def test_a_value_that_the_destination_does_not_take(
         log.execute("UPDATE m SET feels = 'sad' WHERE id > 40")
         changes = log.changes("m")
     (poison,) = [c for c in changes if c.after and c.after["feels"] == "secretly glad"]
-    with pytest.raises(PoisonError) as told:
+    with pytest.raises(PoisonError) as raised:
         deliver(sink_to(replica, mode=mode), log.store, limits=_ALL)
-    assert told.value.positions == (str(poison.position),)
-    assert "public.m, column feels" in str(told.value)
-    assert "glad" not in "".join(traceback.format_exception(told.value))
+    assert raised.value.positions == (str(poison.position),)
+    assert "public.m, column feels" in str(raised.value)
+    assert "glad" not in "".join(traceback.format_exception(raised.value))
     replica.execute("ALTER TYPE mood ADD VALUE 'secretly glad'")
     deliver(sink_to(replica, mode=mode), log.store, limits=_ALL)
     if mode == "mirror":
         assert_same(database, replica, "m")
 
 
-def test_a_type_that_values_do_not_become(database: Database, replica: Database, tmp_path: Path) -> None:
+def test_a_type_change_that_values_cannot_follow(database: Database, replica: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with captured(database, tmp_path) as log:
         log.execute("INSERT INTO t VALUES (1, 'topsecret')")
         log.execute("ALTER TABLE t ALTER v TYPE int USING length(v)", "INSERT INTO t VALUES (2, 2)")
         log.catch_up()
-    with pytest.raises(SinkRefused, match="column v: its type became int4") as told:
+    with pytest.raises(SinkRefused, match="column v: its type became int4") as raised:
         deliver(sink_to(replica), log.store)
-    assert "new snapshot" in told.value.hint
-    assert "topsecret" not in "".join(traceback.format_exception(told.value))
+    assert "new snapshot" in raised.value.hint
+    assert "topsecret" not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(
     ("declared", "row", "words"),
     [
-        ("id int PRIMARY KEY, n int, v text", "1, 1, 'mine'", "with rows in it"),
+        ("id int PRIMARY KEY, n int, v text", "1, 1, 'mine'", "has rows"),
         ("id int PRIMARY KEY, n int", "", "other columns"),
         ("id bigint PRIMARY KEY, n int, v text", "", "other columns"),
         ("id int, n int PRIMARY KEY, v text", "", "another primary key"),
         ("id int PRIMARY KEY, n int, v text", "", None),
     ],
 )
-def test_a_table_that_is_there_already(
+def test_a_table_that_exists_already(
     log: Captured, database: Database, replica: Database, declared: str, row: str, words: str | None
 ) -> None:
     replica.execute(f"CREATE TABLE t ({declared})")
@@ -294,9 +294,9 @@ def test_a_table_that_is_there_already(
         with pytest.raises(SinkRefused, match="belongs to sink replica"):
             deliver(sink_to(replica, "second"), log.store)
         return
-    with pytest.raises(SinkRefused, match=words) as told:
+    with pytest.raises(SinkRefused, match=words) as raised:
         deliver(sink_to(replica), log.store)
-    assert "route" in told.value.hint
+    assert "route" in raised.value.hint
     assert replica.rows("SELECT count(*) FROM t") == [(1 if row else 0,)]
 
 
@@ -307,13 +307,13 @@ def test_a_partitioned_table_and_a_view(log: Captured, database: Database, repli
         CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (100) TO (MAXVALUE);
         CREATE VIEW bag AS SELECT 'x'::text AS v WHERE false;
     """)
-    with pytest.raises(SinkRefused, match="no plain table"):
+    with pytest.raises(SinkRefused, match="not an ordinary table"):
         deliver(sink_to(replica), log.store)
     replica.execute("DROP VIEW bag")
     log.execute("UPDATE t SET id = id + 150, n = 0 WHERE id < 20 AND id + 150 > 300")
     log.execute("UPDATE t SET id = id + 1000 WHERE id < 50", "DELETE FROM t WHERE id > 250 AND id < 290")
     log.catch_up()
-    deliver(sink_to(replica), log.store, limits=Limits(1, 1))
+    deliver(sink_to(replica), log.store, limits=BatchLimits(1, 1))
     assert_same(database, replica, "t", "bag")
 
 
@@ -321,7 +321,7 @@ def test_the_mode_of_a_sink_does_not_change(replica: Database) -> None:
     sink = sink_to(replica)
     sink.open()
     sink.close()
-    with pytest.raises(SinkRefused, match="another mode"):
+    with pytest.raises(SinkRefused, match="a mode other than"):
         sink_to(replica, mode="history").open()
 
 
@@ -349,12 +349,12 @@ def test_a_password_goes_to_executors_and_nowhere_else(log: Captured, caplog: py
         ):
             sink = PostgresSink("replica", options)
             assert_nowhere(repr(options), str(options), repr(sink), str(vars(sink)), options.url)
-            with pytest.raises(TypeError, match="secret is not pickled"):
+            with pytest.raises(TypeError, match="secret cannot be pickled"):
                 pickle.dumps(options)
             arrived = pickle.loads(pickle.dumps(sink))
             assert arrived._options == options
             assert_nowhere(repr(arrived._options))
-            with pytest.raises(TypeError, match="secret is not pickled"):
+            with pytest.raises(TypeError, match="secret cannot be pickled"):
                 pickle.dumps(arrived._options)
         driver = Driver(PostgresSink("replica", PostgresOptions(url=server.url, password=Secret(password))), log.store)
         planned = driver.plan(1, _ALL)
@@ -374,27 +374,27 @@ def _assert_clean(error: TailraceError) -> None:
     assert_nowhere(str(error), repr(error), error.hint, pickle.dumps(error), *traceback.format_exception(error))
 
 
-def test_options_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="url is missing"):
         PostgresSink("replica", PostgresOptions())
     with pytest.raises(ConfigError, match="cannot be read"):
         PostgresSink("replica", PostgresOptions(url="postgresql://x/y", password_file=tmp_path / "none"))
-    with pytest.raises(ConfigError, match="no plain name"):
+    with pytest.raises(ConfigError, match="not a plain name"):
         PostgresSink("replica", PostgresOptions(url="postgresql://x/y", schema="a b"))
     (tmp_path / "secret").write_text("pass\n")
     sink = PostgresSink("replica", PostgresOptions(url="postgresql://x/y", password_file=tmp_path / "secret"))
     assert sink._options.password == Secret("pass")
 
 
-def test_what_the_destination_refuses(log: Captured, replica: Database, postgres: Postgres) -> None:
-    """Not allowed to make a schema: said at once, with what to do."""
+def test_missing_privileges_are_reported(log: Captured, replica: Database, postgres: Postgres) -> None:
+    """A user who may not create a schema gets an error and a hint at once."""
     role = f"{replica.name}_weak"
     replica.execute(f"CREATE ROLE {role} LOGIN")
     try:
         weak = PostgresSink("replica", PostgresOptions(url=psycopg.conninfo.make_conninfo(replica.url, user=role)))
-        with pytest.raises(SinkRefused, match="permission denied") as told:
+        with pytest.raises(SinkRefused, match="permission denied") as raised:
             weak.open()
-        assert "create schemas" in told.value.hint
+        assert "create schemas" in raised.value.hint
     finally:
         replica.execute(f"DROP ROLE {role}")
     with pytest.raises(SinkRefused, match="does not exist"):

@@ -1,4 +1,4 @@
-"""The PostgreSQL replica begins with snapshots: of tables that were there, come later, are made or loaded again."""
+"""The PostgreSQL replica loads snapshots: of existing, new, recreated and reloaded tables."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import pytest
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import assert_same, rows_of, sink_to
+from tests.stepping import DrivenStepper
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.delivery.contract import Parallel
+from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
+from tailrace.delivery.task import Task, TaskResult
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SinkDiverged
-from tailrace.log import plan
+from tailrace.log import planner
 from tailrace.log.reader import LogReader
-from tailrace.sinks import Common, Configured
-from tailrace.sinks.base import Parallel
 from tailrace.sinks.database import staging
-from tailrace.sinks.errand import Staged, Work
-from tailrace.sinks.stepper import Stepper
-from tailrace.source import catalog
-from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
 
 class Scene:
-    """A source with its log, and a sink that is driven as the engine drives it."""
+    """A source with its log, and a sink that is driven as in production."""
 
     def __init__(self, source: Database, replica: Database, directory: Path) -> None:
         self.source = source
         self.replica = replica
         self.given = settings.Settings(
-            source=settings.Source(url=source.url, tables=("*.*",)),
-            store=settings.Store(directory.as_uri()),
-            capture=settings.Capture(seal_after_ms=5),
-            snapshot=settings.Snapshot(chunk_rows=40),
+            source=settings.SourceSettings(url=source.url, tables=("*.*",)),
+            store=settings.StoreSettings(directory.as_uri()),
+            capture=settings.CaptureSettings(seal_after_ms=5),
+            snapshot=settings.SnapshotSettings(chunk_rows=40),
         )
         self.store = Store.open(self.given.store.url)
 
@@ -46,17 +46,17 @@ class Scene:
             for statement in statements:
                 connection.execute(statement.encode())
             if snapshot is None or snapshot:
-                tables = [t for t in catalog.published(connection, "tailrace") if t.name in (snapshot or ())]
+                tables = [t for t in catalog.published_tables(connection, "tailrace") if t.name in (snapshot or ())]
                 job = SnapshotJob(self.given, None if snapshot is None else tables)
                 job.start()
                 assert job.wait(60)
                 assert job.error is None
             capture.wait_for(current_lsn(connection))
 
-    def stepper(self, mode: str = "mirror") -> Stepper:
-        common = Common(type="postgres", name="replica")
-        return Stepper(
-            Configured(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, hands=lambda: 2
+    def stepper(self, mode: str = "mirror") -> DrivenStepper:
+        common = SinkSettings(type="postgres", name="replica")
+        return DrivenStepper(
+            ConfiguredSink(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, parallelism=lambda: 2
         )
 
     def deliver(self, mode: str = "mirror", rewind: str | None = None) -> None:
@@ -67,14 +67,14 @@ class Scene:
             stepper.open()
             stepper.load_missing()
             reader = LogReader(self.store)
-            while (batch := plan.following(reader, stepper.offset())).slices:
+            while (batch := planner.next_batch(reader, stepper.offset())).slices:
                 stepper.deliver(batch.end)
         finally:
             stepper.close()
 
 
-def _pickled(errands: Sequence[Work], parallel: Parallel) -> list[Staged]:
-    return [pickle.loads(pickle.dumps(errand)).stage() for errand in errands]
+def _pickled(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
+    return [pickle.loads(pickle.dumps(task)).run() for task in tasks]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_snapshots_then_changes(scene: Scene) -> None:
     assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
 
 
-def test_loading_anew_mends_what_somebody_broke(scene: Scene) -> None:
+def test_loading_again_repairs_a_diverged_table(scene: Scene) -> None:
     scene.capture(snapshot=None)
     scene.deliver()
     scene.replica.execute("DELETE FROM t WHERE id = 7; INSERT INTO bag VALUES ('mine'); CREATE INDEX mine ON t (n)")
@@ -128,7 +128,7 @@ def test_loading_anew_mends_what_somebody_broke(scene: Scene) -> None:
     assert_same(scene.source, scene.replica, "t", "bag", "empty")
 
 
-def test_a_table_made_again(scene: Scene) -> None:
+def test_a_recreated_table(scene: Scene) -> None:
     scene.capture(snapshot=None)
     scene.deliver()
     scene.capture(
@@ -142,8 +142,8 @@ def test_a_table_made_again(scene: Scene) -> None:
     assert_same(scene.source, scene.replica, "t", "bag", "empty")
 
 
-def test_another_table_takes_the_name_of_one_that_lives_on(scene: Scene) -> None:
-    """The usual way to swap a table for a better one. The old one's rows must not go with its name."""
+def test_another_table_takes_the_name_of_a_renamed_one(scene: Scene) -> None:
+    """The usual way to replace a table. The old table must not lose its rows with its name."""
     scene.capture(snapshot=None)
     scene.deliver()
     swap = "ALTER TABLE t RENAME TO old; CREATE TABLE t (LIKE old INCLUDING ALL); INSERT INTO t SELECT * FROM old"

@@ -1,4 +1,4 @@
-"""Which change ended which version: held to a stack of rows that are there."""
+"""Which change ended which version, compared with a stack of current rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.sinks.postgres.versions import pairs
+from tailrace.sinks.postgres.row_version import pairs
 
 _Events = list[tuple[int, int]]
 
 
 @st.composite
 def _changes(draw: st.DrawFn) -> _Events:
-    """What each change found and left, of few rows, so that equal ones are there at the same time."""
+    """What each change found and left; rows are few, so that equal ones exist at the same time."""
     row = st.integers(0, 3)
     insert, delete, update = st.tuples(st.just(-1), row), st.tuples(row, st.just(-1)), st.tuples(row, row)
     return draw(st.lists(insert | delete | update, max_size=30))
@@ -21,7 +21,7 @@ def _changes(draw: st.DrawFn) -> _Events:
 
 @settings(deadline=None)
 @given(_changes())
-def test_rows_are_ended_youngest_first(changes: _Events) -> None:
+def test_the_youngest_of_equal_rows_ends_first(changes: _Events) -> None:
     there: dict[int, list[int]] = {}
     expected = []
     for number, (found, left) in enumerate(changes):

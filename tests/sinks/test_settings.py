@@ -1,4 +1,4 @@
-"""A `[[sink]]` in the settings becomes a sink, or says all that is wrong with it at once."""
+"""Sinks are created from `[[sink]]` in the settings, or all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 from tailrace import settings
 from tailrace.cli.init import TEMPLATE
+from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
 from tailrace.errors import ConfigError
-from tailrace.sinks import Common, Configured, configured
+from tailrace.sinks import from_settings
 from tailrace.sinks.files import FilesOptions, FilesSink
 
 
-def sinks(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[Configured]:
+def sinks(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[ConfiguredSink]:
     path = tmp_path / "tailrace.toml"
     path.write_text(text)
     loaded = settings.load(path, environ or {}, requires=())
-    return configured(loaded, environ or {})
+    return from_settings(loaded, environ or {})
 
 
 def faults(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
@@ -41,7 +42,7 @@ exclude = ["public.audit"]
 route = "raw.{database}_{schema}_{table}"
 start = "latest"
 interval_ms = 500
-on_poison = "set_aside"
+on_poison = "dead_letter"
 
 [sink.options]
 endpoint = "http://localhost"
@@ -59,12 +60,12 @@ endpoint = "http://localhost"
 """
 
 
-def test_everything_that_can_be_said(tmp_path: Path) -> None:
+def test_all_settings(tmp_path: Path) -> None:
     (found,) = sinks(tmp_path, WHOLE)
     assert isinstance(found.sink, FilesSink)
     assert found.sink.values == "typed"
     assert found.name == "lake-1"
-    assert found.common == Common(
+    assert found.common == SinkSettings(
         type="files",
         name="lake-1",
         tables=("public.*",),
@@ -72,14 +73,14 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         route="raw.{database}_{schema}_{table}",
         start="latest",
         interval_ms=500,
-        on_poison="set_aside",
+        on_poison="dead_letter",
         columns={"public.customers": 'id, name, "Odd, one"', "public.*": "-internal_*"},
         mask={"*.*.email": "hash"},
         where={"public.orders": "total > 100 -- large ones", 'public."Order.Lines"': "n IS NOT NULL"},
     )
 
 
-def test_the_environment_overrides(tmp_path: Path) -> None:
+def test_environment_variables_override_settings(tmp_path: Path) -> None:
     environ = {
         "TAILRACE_SINK_LAKE_1_URL": "file:///tmp/y",
         "TAILRACE_SINK_LAKE_1_INTERVAL_MS": "7",
@@ -99,7 +100,7 @@ def test_the_environment_overrides(tmp_path: Path) -> None:
         ('type = "fils"\nname = "a"', "type 'fils' is not a sink: did you mean files?"),
         ('type = "no.such.module:Sink"\nname = "a"', "no module no"),
         ('type = "tailrace.sinks.files:Nope"\nname = "a"', "tailrace.sinks.files has no Nope"),
-        ('type = "files"\nname = "a b"\nurl = "/x"', "is no name for a sink"),
+        ('type = "files"\nname = "a b"\nurl = "/x"', "is not a sink name"),
         ('type = "files"\nname = "a"', "url is missing"),
         (
             'type = "files"\nname = "a"\nurl = "/x"\nformt = "jsonl"',
@@ -107,10 +108,10 @@ def test_the_environment_overrides(tmp_path: Path) -> None:
         ),
         ('type = "files"\nname = "a"\nurl = "/x"\nformat = "csv"', "is 'csv'"),
         ('type = "files"\nname = "a"\nurl = "/x"\ntables = ["public"]', "sink a: tables 'public' is not a pattern"),
-        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{shema}.{table}"', "sink a: route is a template"),
-        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{table.__class__}"', "sink a: route is a template"),
-        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{table!r}"', "sink a: route is a template"),
-        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "x."', "sink a: route is a template"),
+        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{shema}.{table}"', "sink a: route is not a template"),
+        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{table.__class__}"', "sink a: route is not a template"),
+        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "{table!r}"', "sink a: route is not a template"),
+        ('type = "files"\nname = "a"\nurl = "/x"\nroute = "x."', "sink a: route is not a template"),
         (
             'type = "files"\nname = "a"\nurl = "/x"\n[sink.mask]\n"a.b.c" = "hsh"',
             "mask of a.b.c is 'hsh': did you mean hash?",
@@ -118,17 +119,17 @@ def test_the_environment_overrides(tmp_path: Path) -> None:
         ('type = "files"\nname = "a"\nurl = "/x"\n[sink.mask]\n"a.b" = "hash"', "'a.b' is not a pattern of columns"),
         ('type = "files"\nname = "a"\nurl = "/x"\n[sink.columns]\n"a.b" = "c, -d"', "'c, -d' is not a list of columns"),
         ('type = "files"\nname = "a"\nurl = "/x"\n[sink.columns]\n"a.b" = ""', "'' is not a list of columns"),
-        ('type = "files"\nname = "a"\nurl = "/x"\n[sink.columns]\na.b = "c"', "is not a table of texts"),
-        ('type = "files"\nname = "a"\nurl = "/x"\n[sink.where]\n"a.b" = "n >"', "'n >' cannot be read: syntax error"),
+        ('type = "files"\nname = "a"\nurl = "/x"\n[sink.columns]\na.b = "c"', "is not a table of strings"),
+        ('type = "files"\nname = "a"\nurl = "/x"\n[sink.where]\n"a.b" = "n >"', "'n >' cannot be parsed: syntax error"),
         ('type = "files"\nname = "a"\nurl = "/x"\n[sink.where]\n"a.b" = "n > random()"', "calls random"),
         ('type = "files"\nname = "a"\nurl = "/x"\ninterval_ms = -1', "at least 0"),
     ],
 )
-def test_what_cannot_be_meant(tmp_path: Path, lines: str, fault: str) -> None:
+def test_invalid_settings(tmp_path: Path, lines: str, fault: str) -> None:
     assert fault in faults(tmp_path, f"[[sink]]\n{lines}\n")
 
 
-def test_all_faults_of_all_sinks_at_once(tmp_path: Path) -> None:
+def test_the_faults_of_all_sinks_are_reported_together(tmp_path: Path) -> None:
     text = faults(
         tmp_path,
         '[[sink]]\ntype = "files"\nname = "a"\nurl = "/x"\nroute = "{x}"\nformat = "csv"\n'
@@ -138,14 +139,14 @@ def test_all_faults_of_all_sinks_at_once(tmp_path: Path) -> None:
     assert text.splitlines()[0].endswith("4 settings are wrong")
 
 
-def test_variables_go_to_the_sink_they_name(tmp_path: Path) -> None:
+def test_variables_apply_to_the_sink_they_name(tmp_path: Path) -> None:
     text = "".join(f'[[sink]]\ntype = "files"\nname = "{name}"\nurl = "/x"\n' for name in ("lake", "lake_2"))
     environ = {"TAILRACE_SINK_LAKE_URL": "/one", "TAILRACE_SINK_LAKE_2_URL": "/two"}
     found = [configured_.sink for configured_ in sinks(tmp_path, text, environ)]
     assert [sink._options.url for sink in found if isinstance(sink, FilesSink)] == ["/one", "/two"]
 
 
-def test_the_template_s_example_is_a_sink(tmp_path: Path) -> None:
+def test_the_example_in_the_template_is_valid(tmp_path: Path) -> None:
     example = TEMPLATE[TEMPLATE.index("# [[sink]]") :]
     lines = [line.removeprefix("# ") for line in example.splitlines() if re.match(r'# (\[|"|\w+ = )', line)]
     (found,) = sinks(tmp_path, "\n".join(lines))
@@ -153,7 +154,7 @@ def test_the_template_s_example_is_a_sink(tmp_path: Path) -> None:
     assert found.common.where == {"public.orders": "total > 100"}
 
 
-def test_a_sink_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("elsewhere")
     made: list[Any] = []
 

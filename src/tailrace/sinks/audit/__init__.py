@@ -1,4 +1,4 @@
-"""The audit trail: every change as a row of the table `changes`, as Bemi's and Zemi's users know it."""
+"""The audit trail: every change as a row of the table `changes`, compatible with Bemi and Zemi."""
 
 from tailrace.sinks.audit.sink import AuditOptions, AuditSink
 

@@ -1,8 +1,8 @@
-"""Values that nobody had sent since the trail began, from the log: a snapshot from before has them.
+"""Recovers values that have not been sent since the trail began, from an earlier snapshot in the log.
 
-It reads a whole table's state, so it is done between two steps, now and then, for all that is missing of a table at
-once. A value that was not sent is the same as long as it is not sent: so what the row had when a value of it was first
-missing is right for every change that lacks it.
+Recovery reads the whole state of a table, so it runs between steps, at intervals, for all missing values of a table. A
+value stays the same as long as it is not sent: so the value that a row had when it was first missing holds for every
+change that lacks it.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from tailrace.change import Lsn
+from tailrace.delivery.transforms import Shaping
 from tailrace.errors import TailraceError
-from tailrace.log import json as log_json
-from tailrace.log import state
+from tailrace.log import json_columns as log_json
 from tailrace.log.decoding import TableChanges
+from tailrace.log.jsonb import jsonb_texts
 from tailrace.log.reader import LogReader
-from tailrace.sinks.audit import filling, rows
-from tailrace.sinks.audit.exact import jsonb_texts
-from tailrace.sinks.audit.shapes import Shapes
-from tailrace.sinks.audit.table import ChangesTable
-from tailrace.sinks.shaping import Shaping
+from tailrace.sinks.audit import change_row, unsent_value
+from tailrace.sinks.audit.changes_table import ChangesTable
+from tailrace.sinks.audit.naming_history import NamingHistory
+from tailrace.state import table_state
 from tailrace.types import Form, mapping
 
 _log = logging.getLogger("tailrace.deliver")
 
-_EVERY_S: Final = 60.0
-"""What is missing is marked, and can wait; a table's state is worth reading for many rows at once."""
-_AGAIN_S: Final = 3600.0
-"""A table whose state the log cannot tell: somebody may take a snapshot, though that only helps what comes later."""
-_AT_ONCE: Final = 20_000
+_INTERVAL_S: Final = 60.0
+"""Missing values are marked and can wait, so that a table's state is read for many rows at once."""
+_RETRY_S: Final = 3600.0
+"""For a table whose state the log does not have. Somebody may take a snapshot, though it helps only later changes."""
+_MAX_ROWS: Final = 20_000
 
 _TABLES: Final = """
 SELECT DISTINCT schema, "table" FROM {changes}
 WHERE unchanged IS NOT NULL AND commit_position IS NOT NULL AND database = %(database)s
 """
-# A row that came to its key from another was, when values were first missing, not under that key.
+# A row whose key changed did not have its current key when values were first missing.
 _IS_FIRST: Final = """
 (c.previous_key IS NOT NULL OR NOT EXISTS (
     SELECT FROM {changes} m WHERE m.schema = c.schema AND m."table" = c."table" AND m.primary_key = c.primary_key
     AND m.previous_key IS NOT NULL AND (m.commit_position, m.ordinal) < (c.commit_position, c.ordinal)))
 """
 _IS_NAMED: Final = "c.commit_position >= (%(since)s::jsonb ->> u)::bigint"
-"""When the change was made, the column had the name that it has now."""
+"""The column had its current name when the change was made."""
 _LACKING: Final = """
 SELECT coalesce(c.previous_key, c.primary_key), array_agg(DISTINCT u), min(c.commit_position)
 FROM {changes} c, unnest(c.unchanged) u
@@ -73,51 +73,54 @@ WHERE c.unchanged IS NOT NULL AND c.database = %(database)s AND c.schema = %(sch
 
 
 @dataclass
-class Recovery:
+class ValueRecovery:
+    """Recovers missing values of one trail."""
+
     table: ChangesTable
     database: str
     reader: LogReader
     shaping: Shaping
-    shapes: Shapes
+    naming: NamingHistory
     _due: float = 0.0
-    _hopeless: dict[tuple[str, str], float] = field(default_factory=dict)
+    _retry_at: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def turn(self) -> None:
+    def run_if_due(self) -> None:
+        """Recover values if the interval has passed."""
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + _EVERY_S
+        self._due = now + _INTERVAL_S
         for schema, name in self._query(_TABLES, {}):
-            if self._hopeless.get((schema, name), now) > now:
+            if self._retry_at.get((schema, name), now) > now:
                 continue
             try:
                 found = self._recover(schema, name)
             except TailraceError as error:
                 found = 0
-                _log.info("%s.%s: values that were not sent stay unknown: %s", schema, name, error)
+                _log.info("%s.%s: unsent values remain unknown: %s", schema, name, error)
             if not found:
-                self._hopeless[schema, name] = now + _AGAIN_S
+                self._retry_at[schema, name] = now + _RETRY_S
 
     def _recover(self, schema: str, name: str) -> int:
-        shape = self.shapes.of(schema, name)
-        if shape is None:
+        naming = self.naming.of(schema, name)
+        if naming is None:
             return 0
-        since = json.dumps(shape.columns_since)
-        given: dict[str, Any] = {"schema": schema, "table": name, "since": since, "limit": _AT_ONCE}
+        since = json.dumps(naming.columns_since)
+        given: dict[str, Any] = {"schema": schema, "table": name, "since": since, "limit": _MAX_ROWS}
         found = self._query(_LACKING, given)
         if not found:
             return 0
         lacking = {key: set(names) for key, names, _ in found}
-        then = state.find(self.reader, schema, name, as_of=Lsn(found[0][2]))
-        numbers = {column.name: column.number for column in then.relation.columns}
-        if any(numbers.get(column) != shape.columns[column].number for names in lacking.values() for column in names):
-            return 0  # a column had another name then
+        state = table_state.find(self.reader, schema, name, as_of=Lsn(found[0][2]))
+        numbers = {column.name: column.number for column in state.relation.columns}
+        if any(numbers.get(column) != naming.columns[column].number for names in lacking.values() for column in names):
+            return 0  # a column had another name at that time
         done = 0
-        for keys, values in _found(then, self.reader, self.shaping, lacking):
+        for keys, values in _values_of(state, self.reader, self.shaping, lacking):
             done += self._execute(_FILL, {**given, "keys": keys, "found": values})
         if done:
-            done += filling.refill(self.table.connection, self.table.identifier, shape)
-            _log.info("%s.%s: %s changes have the values now that were not sent with them", schema, name, f"{done:,}")
+            done += unsent_value.refill(self.table.connection, self.table.identifier, naming)
+            _log.info("%s.%s: recovered unsent values of %s changes", schema, name, f"{done:,}")
         return done
 
     def _query(self, text: str, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -134,26 +137,26 @@ class Recovery:
         return self.table.connection.execute(statement, {"database": self.database, **given})
 
 
-def _found(
-    then: state.TableState, reader: LogReader, shaping: Shaping, lacking: Mapping[str, set[str]]
+def _values_of(
+    state: table_state.TableState, reader: LogReader, shaping: Shaping, lacking: Mapping[str, set[str]]
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Keys of rows that lack something, each with the values of the columns that it lacks, as JSON."""
+    """Keys of incomplete rows, each with the values of the columns that it lacks, as JSON."""
     wanted = pa.array(list(lacking), pa.string())
     names = sorted(set().union(*lacking.values()))
-    for images in state.rows(then, reader):
-        shaped = next(iter(shaping.apply([state.as_changes(then.relation, images)])), None)
+    for images in table_state.rows(state, reader):
+        shaped = next(iter(shaping.apply([table_state.as_changes(state.relation, images)])), None)
         if not isinstance(shaped, TableChanges):
             continue
-        keys = rows.primary_keys(shaped)
-        some = pc.indices_nonzero(pc.is_in(keys, wanted))
-        if not len(some):
+        keys = change_row.primary_keys(shaped)
+        matching = pc.indices_nonzero(pc.is_in(keys, wanted))
+        if not len(matching):
             continue
         columns = {
-            column.name: _json(shaped.new.batch.column(place).take(some), column)
+            column.name: _json(shaped.new.batch.column(place).take(matching), column)
             for place, column in enumerate(shaped.relation.columns)
             if column.name in names
         }
-        own = keys.take(some).to_pylist()
+        own = keys.take(matching).to_pylist()
         texts = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         yield (
             own,
@@ -163,8 +166,8 @@ def _found(
 
 def _json(texts: pa.StringArray, column: Any) -> list[str]:
     found = jsonb_texts(texts) if mapping(column).form is Form.JSON else texts
-    return log_json.values(found, column).to_pylist()  # type: ignore[no-any-return]
+    return log_json.json_values(found, column).to_pylist()  # type: ignore[no-any-return]
 
 
 def _object(values: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{log_json.quoted_text(name)}: {value}" for name, value in values.items()) + "}"
+    return "{" + ", ".join(f"{log_json.quote_text(name)}: {value}" for name, value in values.items()) + "}"

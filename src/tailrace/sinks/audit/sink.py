@@ -1,4 +1,4 @@
-"""The sink `audit`: rows of `changes` and the cursor in one transaction, so every change is there exactly once."""
+"""The `audit` sink: rows of `changes` and the cursor change in one transaction, so every change is there once."""
 
 from __future__ import annotations
 
@@ -6,259 +6,256 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import psycopg
 from psycopg import sql
 
 from tailrace import settings
 from tailrace.change import Lsn
+from tailrace.delivery.context import ContextRange
+from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
+from tailrace.delivery.sink_settings import SinkContext
+from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError, SinkError
-from tailrace.log import origin
+from tailrace.log import source_record
 from tailrace.log.reader import LogReader
-from tailrace.sinks import Context
-from tailrace.sinks.audit import filling, functions
-from tailrace.sinks.audit.context import Range
-from tailrace.sinks.audit.pieces import Piece, Stitching, piece, stitched
-from tailrace.sinks.audit.recovery import Recovery
-from tailrace.sinks.audit.register import Register
-from tailrace.sinks.audit.rows import FIELDS, Manner, Source
-from tailrace.sinks.audit.shapes import Shapes
-from tailrace.sinks.audit.table import ChangesTable
-from tailrace.sinks.base import Parallel, Part, State, Step
-from tailrace.sinks.database.declared import Types
+from tailrace.sinks.audit import sql_function, unsent_value
+from tailrace.sinks.audit.change_row import FIELDS, RowFormat, SourceDatabase
+from tailrace.sinks.audit.changes_table import ChangesTable
+from tailrace.sinks.audit.naming_history import NamingHistory
+from tailrace.sinks.audit.recovery import ValueRecovery
+from tailrace.sinks.audit.staged_changes import ContextStitcher, StagedChanges, stage, with_contexts
+from tailrace.sinks.audit.trail_record import TrailRecord
 from tailrace.sinks.database.destination import Connection, Destination
-from tailrace.sinks.database.failure import classified, refused_rows
+from tailrace.sinks.database.destination_error import classify_errors, copy_error
+from tailrace.sinks.database.destination_type import DestinationTypes
 from tailrace.sinks.database.ledger import Ledger
-from tailrace.sinks.database.rows import Rows, Table
-from tailrace.sinks.database.staging import Scratch, Stage, copy_in, prefix, remove_leftovers
-from tailrace.sinks.shaping import Shaping
+from tailrace.sinks.database.staged_rows import RowBatch, StagedRows
+from tailrace.sinks.database.staging import StagingArea, TemporaryTables, copy_in, prefix, remove_leftovers
 from tailrace.store import Store
 
-_DELETED_AT_ONCE: Final = 20_000
-"""Rows older than are kept: a second's work, and more a minute than most tables get."""
+_MAX_DELETED: Final = 20_000
+"""Expired rows to delete at once: it takes about a second, and is more per minute than most tables receive."""
 _COLUMNS: Final = sql.SQL(", ").join([sql.Identifier(f.name) for f in FIELDS])
 
 
 @dataclass(frozen=True)
 class AuditOptions(Destination):
     table: str = "public.changes"
-    """Bemi's and Zemi's own, so that their queries go on to work."""
+    """By default the table of Bemi and Zemi, so that existing queries continue to work."""
     inserts: str | None = field(default=None, metadata={"choices": ("INSERT", "CREATE")})
-    """How an insert is called in `operation`. Unset: CREATE where the table has such rows already, else INSERT."""
+    """The operation of an insert. Unset: CREATE if the table has such rows already, else INSERT."""
     partition: str = field(default="none", metadata={"choices": ("none", "month")})
-    """`month`: a partition for each, so that old ones are dropped at once. For a table that the sink makes."""
+    """`month`: monthly partitions, so that old rows are dropped at once. For a table that the sink creates."""
     keep_days: int | None = field(default=None, metadata={"at_least": 1})
-    """Rows that committed longer ago are removed, partitions as soon as all of theirs did. Unset: none is."""
+    """Older rows are deleted; a partition is dropped once all of its rows are older. Unset: all are retained."""
 
 
 @dataclass(frozen=True)
-class Receipt:
-    pieces: tuple[Piece, ...]
-    late: tuple[Range, ...] = ()
-    """Contexts of changes that were written before these were read."""
+class AuditReceipt:
+    changes: tuple[StagedChanges, ...]
+    late: tuple[ContextRange, ...] = ()
+    """Contexts of changes that were staged before these contexts were read."""
 
 
-class AuditSink:
+class AuditSink(BaseSink):
     Options: ClassVar[type] = AuditOptions
-    values: ClassVar[Literal["text", "typed"]] = "text"
     parallel: ClassVar[Parallel] = Parallel.RANGES
-    whole_transactions: ClassVar[bool] = True
-    keeps_tables: ClassVar[bool] = False
-    start: ClassVar[str] = "earliest"
-    interval_ms: ClassVar[int] = 0
-    packages: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, name: str, options: AuditOptions, context: Context) -> None:
+    def __init__(self, name: str, options: AuditOptions, context: SinkContext) -> None:
         self.name = name
         self._options = options.checked()
-        self._place = place(options.table)
+        self._table_name = table_name(options.table)
         self._store = context.store
         self._common = context.common
-        self._source = Source("", "")
+        self._source = SourceDatabase("", "")
         self._inserts = options.inserts or "INSERT"
-        self._session: _Session | None = None
+        self._session: _AuditSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_options": self._options.carried(), "_session": None}
+        return self.__dict__ | {"_options": self._options.picklable(), "_session": None}
 
     def open(self) -> State:
         self.close()
         options = self._options
         self._source = source_of(self._store)
-        with classified():
+        with classify_errors():
             connection = options.connect()
             try:
                 ledger = Ledger(connection, options.schema, self.name)
                 ledger.create("audit")
                 ledger.lock()
                 remove_leftovers(connection, options.schema, prefix(self.name))
-                table = ChangesTable(connection, *self._place, is_partitioned=options.partition == "month")
+                table = ChangesTable(connection, *self._table_name, is_partitioned=options.partition == "month")
                 with connection.transaction():
                     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tailrace', 0))")
                     table.create()
-                    functions.create(table, options.schema)
-                    shapes = Shapes(connection, options.schema, self.name)
-                    shapes.create()
-                    register = Register(connection, options.schema, self.name)
-                    register.create()
-                self._inserts = options.inserts or table.spelling()
+                    sql_function.create(table, options.schema)
+                    naming = NamingHistory(connection, options.schema, self.name)
+                    naming.create()
+                    record = TrailRecord(connection, options.schema, self.name)
+                    record.create()
+                self._inserts = options.inserts or table.insert_operation()
                 end = table.end(self._source.database)
-                recovery = Recovery(
+                recovery = ValueRecovery(
                     table,
                     self._source.database,
                     LogReader(Store.open(self._store.url, self._store.options)),
                     Shaping(self._common, self._source.database),
-                    shapes,
+                    naming,
                 )
-                self._session = _Session(
-                    connection, ledger, table, Types(connection), Scratch(connection), shapes, register, recovery, end
+                self._session = _AuditSession(
+                    connection,
+                    ledger,
+                    table,
+                    DestinationTypes(connection),
+                    TemporaryTables(connection),
+                    naming,
+                    record,
+                    recovery,
+                    end,
                 )
                 return ledger.state()
             except BaseException:
                 connection.close()
                 raise
 
-    def pending(self) -> Step | None:
-        return None
-
-    def begin(self, step: Step) -> None:
-        pass
-
-    def stage(self, part: Part) -> Receipt:
-        manner = Manner(self._source, self._inserts, datetime.now(UTC).isoformat())
-        stage = Stage(prefix(self.name), self._options.schema, part.step)
-        stitching = Stitching()
-        pieces = []
+    def stage(self, part: Part) -> AuditReceipt:
+        format = RowFormat(self._source, self._inserts, datetime.now(UTC).isoformat())
+        area = StagingArea(prefix(self.name), self._options.schema, part.step)
+        stitcher = ContextStitcher()
+        staged = []
         with self._options.staging() as connection:
 
-            def put(table: Table) -> Rows:
-                return stage.put(table, self._options.table, connection.get)
+            def put(rows: RowBatch) -> StagedRows:
+                return area.put(rows, self._options.table, connection.get)
 
-            for some, contexts in stitched(part.chunks, stitching):
-                found = piece(some, contexts, manner, put)
-                pieces += [found] if found is not None else []
-        stitching.finish()
-        return Receipt(tuple(pieces), tuple(stitching.late))
+            for changes, contexts in with_contexts(part.chunks, stitcher):
+                found = stage(changes, contexts, format, put)
+                staged += [found] if found is not None else []
+        stitcher.finish()
+        return AuditReceipt(tuple(staged), tuple(stitcher.late))
 
-    def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
+    def commit(self, step: Step, receipts: Sequence[AuditReceipt]) -> None:
         session = self._opened()
-        # Of a step that is told again, some rows are there.
+        # If a step is delivered again, some of its rows exist already.
         is_again = session.end >= step.start.lsn
         try:
-            with classified(), session.scratch.transaction():
-                session.ledger.begin(step.before)
+            with classify_errors(), session.temporary.transaction():
+                session.ledger.lock_cursor(step.before)
                 for receipt in receipts:
-                    for some in receipt.pieces:
-                        self._write(session, some, is_again=is_again)
+                    for changes in receipt.changes:
+                        self._write(session, changes, is_again=is_again)
                     for late in receipt.late:
                         session.table.set_context(self._source.database, late)
-                session.ledger.move(step.before, step.after)
+                session.ledger.advance(step.before, step.after)
         except BaseException:
-            session.shapes.forget()
+            session.naming.reload()
             raise
-        if any(found.is_staged for receipt in receipts for some in receipt.pieces for found in some.rows()):
-            with classified():
+        if any(found.is_staged for receipt in receipts for changes in receipt.changes for found in changes.rows()):
+            with classify_errors():
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         session = self._opened()
-        with classified():
-            session.recovery.turn()
+        with classify_errors():
+            session.recovery.run_if_due()
         if self._options.keep_days is not None:
             cutoff = datetime.now(UTC) - timedelta(days=self._options.keep_days)
-            with classified():
-                session.register.keep_since(cutoff)
-                session.table.drop_before(cutoff, _DELETED_AT_ONCE)
+            with classify_errors():
+                session.record.set_retention(cutoff)
+                session.table.drop_before(cutoff, _MAX_DELETED)
 
     def rewind(self, state: State) -> None:
         session = self._opened()
-        with classified(), session.connection.transaction():
-            session.ledger.move(session.ledger.state(), state)
+        with classify_errors(), session.connection.transaction():
+            session.ledger.advance(session.ledger.state(), state)
             if state.cursor is not None:
-                session.register.begin(state.cursor)
+                session.record.begin(state.cursor)
         session.end = session.table.end(self._source.database)
 
-    def note_gap(self, before: State, after: State, lost_from: Lsn) -> None:
+    def record_gap(self, before: State, after: State, lost_from: Lsn) -> None:
         session = self._opened()
         assert after.cursor is not None
-        with classified(), session.connection.transaction():
-            session.ledger.begin(before)
-            session.register.lose(lost_from, after.cursor)
-            session.ledger.move(before, after)
+        with classify_errors(), session.connection.transaction():
+            session.ledger.lock_cursor(before)
+            session.record.add_gap(lost_from, after.cursor)
+            session.ledger.advance(before, after)
 
     def close(self) -> None:
         if self._session is not None:
             self._session.connection.close()
             self._session = None
 
-    def _write(self, session: _Session, some: Piece, *, is_again: bool) -> None:
+    def _write(self, session: _AuditSession, changes: StagedChanges, *, is_again: bool) -> None:
         if session.table.is_partitioned:
-            session.table.add_partitions(some.months)
-        for relation, commit_lsn in some.relations:
-            session.shapes.meet(relation, commit_lsn)
-        if some.plain is not None:
-            self._insert(session, some.plain, is_again=is_again)
-        for oid, lacking in some.lacking:
-            brought, shape = self._brought(session, lacking), session.shapes.known()[oid]
-            written = filling.insert(session.connection, session.table.identifier, brought, shape)
-            self._check(written, lacking, is_again=is_again)
+            session.table.add_partitions(changes.months)
+        for relation, commit_lsn in changes.relations:
+            session.naming.update(relation, commit_lsn)
+        if changes.complete is not None:
+            self._insert(session, changes.complete, is_again=is_again)
+        for oid, rows in changes.incomplete:
+            source, naming = self._source_table(session, rows), session.naming.tables()[oid]
+            written = unsent_value.insert(session.connection, session.table.identifier, source, naming)
+            self._check(written, rows, is_again=is_again)
 
-    def _insert(self, session: _Session, plain: Rows, *, is_again: bool) -> None:
-        if plain.lines is not None and not is_again:
+    def _insert(self, session: _AuditSession, rows: StagedRows, *, is_again: bool) -> None:
+        if rows.lines is not None and not is_again:
             where = sql.SQL("{} ({})").format(session.table.identifier, _COLUMNS)
             try:
-                copy_in(session.connection, where, [plain.lines])
+                copy_in(session.connection, where, [rows.lines])
             except psycopg.Error as error:
-                raise refused_rows(error, self._options.table, plain.fields, plain.positions) from None
+                raise copy_error(error, self._options.table, rows.fields, rows.positions) from None
             return
         written = session.connection.execute(
             sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT DO NOTHING").format(
-                session.table.identifier, _COLUMNS, _COLUMNS, self._brought(session, plain)
+                session.table.identifier, _COLUMNS, _COLUMNS, self._source_table(session, rows)
             )
         ).rowcount
-        self._check(written, plain, is_again=is_again)
+        self._check(written, rows, is_again=is_again)
 
-    def _check(self, written: int, found: Rows, *, is_again: bool) -> None:
-        """A staging table is empty after a crash of the destination."""
+    def _check(self, written: int, found: StagedRows, *, is_again: bool) -> None:
+        """Detect a staging table that a crash of the destination has emptied."""
         if written != found.count and not is_again:
             raise SinkError(
-                f"sink {self.name}: of {found.count} rows that were staged {written} came into {self._options.table}",
-                "did the destination crash? the step is done again",
+                f"sink {self.name}: {written} of {found.count} staged rows were written to {self._options.table}",
+                "the destination may have crashed; retrying the step",
             )
 
-    def _brought(self, session: _Session, found: Rows) -> sql.Identifier:
+    def _source_table(self, session: _AuditSession, found: StagedRows) -> sql.Identifier:
         if found.table is not None:
             return sql.Identifier(self._options.schema, found.table)
-        return session.scratch.fill(session.types, found, self._options.table)
+        return session.temporary.fill(session.types, found, self._options.table)
 
-    def _opened(self) -> _Session:
+    def _opened(self) -> _AuditSession:
         assert self._session is not None, "open() comes first"
         return self._session
 
 
 @dataclass
-class _Session:
+class _AuditSession:
     connection: Connection
     ledger: Ledger
     table: ChangesTable
-    types: Types
-    scratch: Scratch
-    shapes: Shapes
-    register: Register
-    recovery: Recovery
+    types: DestinationTypes
+    temporary: TemporaryTables
+    naming: NamingHistory
+    record: TrailRecord
+    recovery: ValueRecovery
     end: int
-    """The last commit that is in the table when the sink is opened or rewound."""
+    """The last commit in the table when the sink was opened or rewound."""
 
 
-def source_of(store: settings.Store) -> Source:
-    """Whose log it is."""
-    raw: Mapping[str, Any] = origin.load(Store.open(store.url, store.options)) or {}
-    return Source(str(raw.get("system_id", "")), str(raw.get("database", "")))
+def source_of(store: settings.StoreSettings) -> SourceDatabase:
+    """The database whose log it is."""
+    raw: Mapping[str, Any] = source_record.load(Store.open(store.url, store.options)) or {}
+    return SourceDatabase(str(raw.get("system_id", "")), str(raw.get("database", "")))
 
 
-def place(name: str) -> tuple[str, str]:
+def table_name(name: str) -> tuple[str, str]:
+    """Schema and name of the table that the settings name."""
     found = re.fullmatch(r"(?:([A-Za-z_]\w{0,62})\.)?([A-Za-z_]\w{0,54})", name)
     if found is None:
-        raise ConfigError(f"table {name!r} is no name for a table", "such as public.changes: letters, digits and _")
+        raise ConfigError(f"{name!r} is not a table name", "use letters, digits and _, such as public.changes")
     return found[1] or "public", found[2]

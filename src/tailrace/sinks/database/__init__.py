@@ -1,1 +1,1 @@
-"""What sinks that write into a PostgreSQL database share: sessions, failures, the ledger, rows brought by COPY."""
+"""Shared by the sinks that write to a PostgreSQL database: connections, error classes, the ledger, staged rows."""

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a destination: how the settings name it, what sessions there are like."""
+"""A PostgreSQL database as a destination: its settings and its connections."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import psycopg
 from tailrace.errors import ConfigError
 from tailrace.postgres.connection import SESSION, connect
 from tailrace.settings import Secret
-from tailrace.settings.secret import without_password
-from tailrace.sinks.database.failure import classified
+from tailrace.settings.secret import split_password
+from tailrace.sinks.database.destination_error import classify_errors
 
 Connection = psycopg.Connection[Any]
 
 _PINS: Final[Mapping[str, str]] = {
     **SESSION,
-    # Compiling a statement takes longer than most of them.
+    # Compiling a statement takes longer than executing most of them.
     "jit": "off",
-    # Joins with what was staged stay in memory.
+    # Joins with staged rows stay in memory.
     "work_mem": "64MB",
-    # Somebody's lock is told of, and tried again, in place of being waited for in silence.
+    # A lock held by somebody else is reported and retried, rather than awaited silently.
     "lock_timeout": "60s",
-    # The server notices that we are gone, and lets go of the lock that keeps others from delivering.
+    # The server detects a lost client and releases the lock that prevents others from delivering.
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
@@ -46,29 +46,30 @@ class Destination:
     )
     sslrootcert: Path | None = None
     schema: str = "tailrace"
-    """For Tailrace's own tables: the cursor, and rows on their way."""
+    """The schema of Tailrace's own tables: the cursor and staged rows."""
 
     def __post_init__(self) -> None:
-        url, password = without_password(self.url)
+        url, password = split_password(self.url)
         object.__setattr__(self, "url", url)
         if self.password is None:
             object.__setattr__(self, "password", password)
 
     def checked(self) -> Self:
-        """With the password that its file has."""
+        """These settings, validated, with the password read from its file."""
         if not self.url:
             raise ConfigError("url is missing", "such as postgresql://user@host/database")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", self.schema):
-            raise ConfigError(f"schema {self.schema!r} is no plain name", "letters, digits and _")
+            raise ConfigError(f"schema {self.schema!r} is not a plain name", "use letters, digits and _")
         if self.password is None and self.password_file is not None:
             return replace(self, password=_read(self.password_file))
         return self
 
-    def carried(self) -> Self:
-        """For executors: with the password."""
-        return self if self.password is None else replace(self, password=self.password.carried())
+    def picklable(self) -> Self:
+        """These settings with the password, for executors."""
+        return self if self.password is None else replace(self, password=self.password.picklable())
 
     def connect(self) -> Connection:
+        """A connection whose commits wait for the disk."""
         connection = connect(self, _PINS)
         try:
             connection.execute(
@@ -81,24 +82,26 @@ class Destination:
         return connection
 
     @contextmanager
-    def staging(self) -> Iterator[Lazy]:
-        """A connection for as long as a part is staged, if one is needed at all."""
-        lazy = Lazy(self)
+    def staging(self) -> Iterator[LazyConnection]:
+        """A connection for staging a part, opened only if it is used."""
+        lazy = LazyConnection(self)
         try:
-            with classified():
+            with classify_errors():
                 yield lazy
         finally:
             lazy.close()
 
 
-class Lazy:
+class LazyConnection:
+    """A connection for staging, opened on first use."""
+
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
         self._connection: Connection | None = None
 
     def get(self) -> Connection:
         if self._connection is None:
-            # What is staged counts for nothing until a commit that waits for the disk.
+            # Staged rows have no effect until a commit that does wait for the disk.
             self._connection = connect(self._destination, {**_PINS, "synchronous_commit": "off"})
         return self._connection
 

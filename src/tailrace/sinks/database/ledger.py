@@ -1,4 +1,4 @@
-"""What a sink keeps of itself at the destination: its cursor, and the tables it has there as it last saw them."""
+"""A sink's state at the destination: its cursor, and its tables with their last relations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 
 from tailrace.change import Lsn, Relation
+from tailrace.delivery.contract import State
 from tailrace.errors import FencedError, SinkError, SinkRefused
-from tailrace.sinks.base import State
 
 Connection = psycopg.Connection[Any]
 
@@ -31,20 +31,22 @@ CREATE TABLE IF NOT EXISTS {schema}.tables (
     target_table text,
     PRIMARY KEY (sink, oid)
 );
-COMMENT ON TABLE {schema}.sinks IS 'Tailrace: every change that commits below the cursor is in the tables';
-COMMENT ON TABLE {schema}.tables IS 'Tailrace: the tables it keeps, each as the source last described it';
+COMMENT ON TABLE {schema}.sinks IS 'Tailrace: the tables contain every change that commits below the cursor';
+COMMENT ON TABLE {schema}.tables IS 'Tailrace: the tables it maintains, each with its last definition at the source';
 """
 
 
 @dataclass(frozen=True)
-class Known:
-    """A table of ours at the destination."""
+class DestinationTable:
+    """A table of the sink at the destination."""
 
     relation: Relation
     target: tuple[str, str]
 
 
 class Ledger:
+    """The state of one sink, in tables of the destination that all its sinks share."""
+
     def __init__(self, connection: Connection, schema: str, sink: str) -> None:
         self._connection = connection
         self._schema = schema
@@ -53,11 +55,12 @@ class Ledger:
         self._tables = sql.Identifier(schema, "tables")
 
     def create(self, mode: str) -> None:
+        """Create the tables and the sink's row; SinkRefused if the sink exists with another mode."""
         exists = "SELECT to_regclass(%s) IS NOT NULL"
         row = self._connection.execute(exists, [self._tables.as_string(self._connection)]).fetchone()
         if row != (True,):
             with self._connection.transaction():
-                # Two sinks may be here for the first time.
+                # Two sinks may create them at the same time.
                 self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tailrace', 0))")
                 schema = sql.Identifier(self._schema)
                 self._connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
@@ -69,28 +72,33 @@ class Ledger:
         ).fetchone()
         if found != (mode,):
             raise SinkRefused(
-                f"sink {self._sink} is there already with another mode than {mode!r}",
-                "give the sink another name, and a route to other tables",
+                f"sink {self._sink} exists already with a mode other than {mode!r}",
+                "give the sink another name and route it to other tables",
             )
 
     def lock(self) -> None:
-        """For as long as the session lasts: one deliver at a time."""
+        """Lock the sink for this session: only one process may deliver to it."""
         key = f"tailrace {self._schema} {self._sink}"
-        row = self._connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key]).fetchone()
-        if row != (True,):
+        try:
+            with self._connection.transaction():
+                # The server takes a moment to release the lock of a connection that this process has just closed.
+                self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                self._connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [key])
+        except psycopg.errors.LockNotAvailable:
             raise SinkError(
-                f"another process delivers to sink {self._sink} at this destination",
-                "stop one of them; if the other was killed, its server notices within half a minute, and this goes on",
-            )
+                f"another process is delivering to sink {self._sink} at this destination",
+                "stop one of them; if the other was killed, the server releases its lock within 30 seconds; retrying",
+            ) from None
 
     @property
     def cursor(self) -> sql.Composed:
-        """In a statement, as a number: what it is when the statement sees the tables."""
+        """An SQL expression for the cursor as a number, as of the statement that contains it."""
         return sql.SQL("(SELECT (cursor - '0/0'::pg_lsn)::bigint FROM {} WHERE name = {})").format(
             self._sinks, sql.Literal(self._sink)
         )
 
     def state(self) -> State:
+        """The cursor, and the tables with an LSN of their own."""
         cursor = self._connection.execute(
             sql.SQL("SELECT cursor::text FROM {} WHERE name = %s").format(self._sinks), [self._sink]
         ).fetchone()
@@ -101,17 +109,18 @@ class Ledger:
         found = Lsn.parse(cursor[0]) if cursor and cursor[0] else None
         return State(found, {oid: Lsn.parse(lsn) for oid, lsn in tables})
 
-    def known(self) -> dict[int, Known]:
+    def tables(self) -> dict[int, DestinationTable]:
+        """The sink's tables, by the source's oid."""
         rows = self._connection.execute(
             sql.SQL(
                 "SELECT oid, relation, target_schema, target_table FROM {} WHERE sink = %s AND relation IS NOT NULL"
             ).format(self._tables),
             [self._sink],
         )
-        return {oid: Known(Relation.from_json(text), (schema, name)) for oid, text, schema, name in rows}
+        return {oid: DestinationTable(Relation.from_json(text), (schema, name)) for oid, text, schema, name in rows}
 
     def owner(self, target: tuple[str, str]) -> str | None:
-        """Another sink whose table this is."""
+        """The other sink that owns this table, if any."""
         row = self._connection.execute(
             sql.SQL("SELECT sink FROM {} WHERE target_schema = %s AND target_table = %s AND sink <> %s").format(
                 self._tables
@@ -120,28 +129,29 @@ class Ledger:
         ).fetchone()
         return row[0] if row else None
 
-    def begin(self, before: State) -> None:
-        """In the commit's transaction: nobody else has moved the cursor, and nobody does until this is over."""
+    def lock_cursor(self, before: State) -> None:
+        """Lock the cursor until the transaction ends; FencedError if another process has moved it."""
         row = self._connection.execute(
             sql.SQL("SELECT cursor::text FROM {} WHERE name = %s FOR UPDATE").format(self._sinks), [self._sink]
         ).fetchone()
         stored = Lsn.parse(row[0]) if row and row[0] else None
         if row is None or stored != before.cursor:
             raise FencedError(
-                f"sink {self._sink} stands at {stored} at its destination, where this process left it at "
-                f"{before.cursor}: it was rewound, or another process delivers to it",
-                "start deliver again: it goes on from where the destination is",
+                f"sink {self._sink} is at {stored} at its destination, but this process left it at {before.cursor}: "
+                "it was rewound, or another process delivers to it",
+                "restart deliver: it continues from the destination's cursor",
             )
 
-    def move(self, before: State, after: State) -> None:
-        self._admit(before.tables, after.tables)
+    def advance(self, before: State, after: State) -> None:
+        """Store a new state."""
+        self._set_table_lsns(before.tables, after.tables)
         self._connection.execute(
             sql.SQL("UPDATE {} SET cursor = %s::pg_lsn, delivered_at = now() WHERE name = %s").format(self._sinks),
             [None if after.cursor is None else str(after.cursor), self._sink],
         )
 
-    def _admit(self, before: Mapping[int, Lsn], after: Mapping[int, Lsn]) -> None:
-        """From which LSN on changes of each table count."""
+    def _set_table_lsns(self, before: Mapping[int, Lsn], after: Mapping[int, Lsn]) -> None:
+        """Store the LSN from which on the changes of each table are delivered."""
         insert = sql.SQL(
             "INSERT INTO {} (sink, oid, lsn) VALUES (%s, %s, %s::pg_lsn)"
             " ON CONFLICT (sink, oid) DO UPDATE SET lsn = excluded.lsn"
@@ -154,17 +164,17 @@ class Ledger:
                 sql.SQL("UPDATE {} SET lsn = NULL WHERE sink = %s AND oid = %s").format(self._tables), [self._sink, oid]
             )
 
-    def remember(self, oid: int, known: Known) -> None:
+    def save_table(self, oid: int, table: DestinationTable) -> None:
         self._connection.execute(
             sql.SQL(
                 "INSERT INTO {} (sink, oid, relation, target_schema, target_table) VALUES (%s, %s, %s, %s, %s)"
                 " ON CONFLICT (sink, oid) DO UPDATE SET relation = excluded.relation,"
                 " target_schema = excluded.target_schema, target_table = excluded.target_table"
             ).format(self._tables),
-            [self._sink, oid, known.relation.to_json(), *known.target],
+            [self._sink, oid, table.relation.to_json(), *table.target],
         )
 
-    def forget(self, oid: int) -> None:
+    def delete_table(self, oid: int) -> None:
         self._connection.execute(
             sql.SQL("DELETE FROM {} WHERE sink = %s AND oid = %s").format(self._tables), [self._sink, oid]
         )

@@ -1,4 +1,4 @@
-"""Rows brought to the destination: into tables of their own while a part is staged, into temporary ones in a commit."""
+"""Brings rows to the destination: into staging tables during `stage`, into temporary tables during `commit`."""
 
 from __future__ import annotations
 
@@ -12,90 +12,98 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tailrace.sinks.base import Step
-from tailrace.sinks.database.copying import lines
-from tailrace.sinks.database.declared import Types
-from tailrace.sinks.database.failure import refused_rows
-from tailrace.sinks.database.rows import Field, Rows, Table
+from tailrace.delivery.contract import Step
+from tailrace.postgres import copy_text
+from tailrace.sinks.database.destination_error import copy_error
+from tailrace.sinks.database.destination_type import DestinationTypes
+from tailrace.sinks.database.staged_rows import RowBatch, StagedRows, StagingField
 
 Connection = psycopg.Connection[Any]
 
 INLINE_BYTES = 1024 * 1024
-"""Of one part's rows, as COPY has them: what goes through Spark's driver without anybody noticing."""
-_LONE: Final = 16
-"""Times as many, when it is the only one: it goes nowhere, and to stage it would only mean to write it twice."""
-_KEPT: Final = 32
-"""Temporary tables that a session keeps: PostgreSQL empties each of them at every commit that used any."""
+"""Text for COPY that one part may return in its receipt, so that it passes through Spark's driver without harm."""
+_ONLY_PART_FACTOR: Final = 16
+"""A step's only part may return so many times as much: it stays in the process, and staging would write it twice."""
+_MAX_TEMPORARY_TABLES: Final = 32
+"""PostgreSQL truncates all of a session's temporary tables at every commit that used any of them."""
 
 
-class Stage:
-    """Where one attempt at one part puts its rows. Connects when it must."""
+class StagingArea:
+    """Where one attempt at one part puts its rows. Connects to the destination only if they are many."""
 
     def __init__(self, prefix: str, schema: str, step: Step) -> None:
         self._name = f"{prefix}{uuid.uuid4().hex}"
         self._schema = schema
         self._numbers = count()
-        self._room = INLINE_BYTES * (_LONE if step.parts == 1 and not step.loads else 1)
+        self._remaining_bytes = INLINE_BYTES * (_ONLY_PART_FACTOR if step.parts == 1 and not step.loads else 1)
 
-    def put(self, table: Table, name: str, connect: Callable[[], Connection]) -> Rows:
-        """`name` is what messages call the table that the rows are for."""
+    def put(self, batch: RowBatch, name: str, connect: Callable[[], Connection]) -> StagedRows:
+        """Stage rows.
+
+        Args:
+            batch: The rows.
+            name: The target, for messages.
+            connect: Opens the connection.
+        """
         text: list[bytes] = []
-        if sum(a.nbytes for a in table.arrays) <= self._room:
-            text = list(lines(table.arrays, len(table)))
+        if sum(a.nbytes for a in batch.arrays) <= self._remaining_bytes:
+            text = list(copy_text.lines(batch.arrays, len(batch)))
             size = sum(map(len, text))
-            if size <= self._room:
-                self._room -= size
-                return Rows(table.fields, len(table), b"".join(text), table.positions)
-        return self._staged(connect(), table, text, name)
+            if size <= self._remaining_bytes:
+                self._remaining_bytes -= size
+                return StagedRows(batch.fields, len(batch), b"".join(text), batch.positions)
+        return self._stage(connect(), batch, text, name)
 
-    def _staged(self, connection: Connection, table: Table, text: list[bytes], name: str) -> Rows:
+    def _stage(self, connection: Connection, batch: RowBatch, text: list[bytes], name: str) -> StagedRows:
         own = f"{self._name}_{next(self._numbers)}"
         where = sql.Identifier(self._schema, own)
-        columns = declarations(Types(connection), table.fields)
-        # Not logged: after a crash of the destination it is empty or gone, and the commit notices.
+        columns = declarations(DestinationTypes(connection), batch.fields)
+        # Unlogged: after a crash of the destination it is empty or missing, which the commit detects.
         with connection.transaction():
-            # COPY need not lock or log what nobody else can see yet.
+            # COPY into a table of the same transaction needs less locking and WAL.
             connection.execute(
                 sql.SQL("CREATE UNLOGGED TABLE {} ({}) WITH (autovacuum_enabled = off)").format(where, columns)
             )
             try:
-                copy_in(connection, where, text or lines(table.arrays, len(table)))
+                copy_in(connection, where, text or copy_text.lines(batch.arrays, len(batch)))
             except psycopg.Error as error:
-                raise refused_rows(error, name, table.fields, table.positions) from None
-        keys = [f.name for f in table.fields if f.name.startswith("k")]
-        connection.execute(sql.SQL("ANALYZE {}{}").format(where, _analyzed(table.fields, keys)))
-        return Rows(table.fields, len(table), table=own)
+                raise copy_error(error, name, batch.fields, batch.positions) from None
+        keys = [f.name for f in batch.fields if f.name.startswith("k")]
+        connection.execute(sql.SQL("ANALYZE {}{}").format(where, _analyzed(batch.fields, keys)))
+        return StagedRows(batch.fields, len(batch), table=own)
 
 
-def _analyzed(fields: tuple[Field, ...], keys: list[str]) -> sql.Composable:
-    """Statistics of a few columns tell the planner how many rows there are, and that is what it must know."""
+def _analyzed(fields: tuple[StagingField, ...], keys: list[str]) -> sql.Composable:
+    """The columns to ANALYZE: a few are enough for the planner to know the number of rows."""
     names = keys or [f.name for f in fields[:1]]
     return sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, names))) if names else sql.SQL("")
 
 
-def declarations(types: Types, fields: tuple[Field, ...]) -> sql.Composed:
+def declarations(types: DestinationTypes, fields: tuple[StagingField, ...]) -> sql.Composed:
     return sql.SQL(", ").join(
         [sql.SQL("{} {}").format(sql.Identifier(f.name), sql.SQL(types.of_field(f))) for f in fields]
     )
 
 
 def copy_in(connection: Connection, where: sql.Composable, text: Iterable[bytes]) -> None:
+    """COPY text into a table."""
     with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN").format(where)) as copy:
-        for some in text:
-            copy.write(some)
+        for data in text:
+            copy.write(data)
 
 
-class Scratch:
-    """Temporary tables of one session, kept from commit to commit: to make one costs more than to fill it."""
+class TemporaryTables:
+    """Temporary tables of one session, reused across commits: creating one costs more than filling it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._free: dict[tuple[str, ...], list[str]] = {}
         self._used: list[tuple[tuple[str, ...], str]] = []
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._numbers = count()
 
-    def fill(self, types: Types, rows: Rows, name: str) -> sql.Identifier:
+    def fill(self, types: DestinationTypes, rows: StagedRows, name: str) -> sql.Identifier:
+        """A temporary table that contains the rows; `name` is the target, for messages."""
         assert rows.lines is not None
         shape = tuple([f"{f.name} {types.of_field(f)}" for f in rows.fields])
         free = self._free.setdefault(shape, [])
@@ -105,42 +113,42 @@ class Scratch:
             own = f"rows_{next(self._numbers)}"
             create = sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS")
             self._connection.execute(create.format(sql.Identifier("pg_temp", own), declarations(types, rows.fields)))
-            self._made.add(own)
+            self._created.add(own)
         self._used.append((shape, own))
         where = sql.Identifier("pg_temp", own)
         try:
             copy_in(self._connection, where, [rows.lines])
         except psycopg.Error as error:
-            raise refused_rows(error, name, rows.fields, rows.positions) from None
+            raise copy_error(error, name, rows.fields, rows.positions) from None
         return where
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What was made in it is gone when it fails."""
+        """A transaction; if it fails, the tables that were created in it no longer exist."""
         try:
             with self._connection.transaction():
                 yield
         except BaseException:
-            self._used = [(shape, own) for shape, own in self._used if own not in self._made]
+            self._used = [(shape, own) for shape, own in self._used if own not in self._created]
             raise
         finally:
             for shape, own in self._used:
                 self._free.setdefault(shape, []).append(own)
             self._used.clear()
-            self._made.clear()
-        if sum(map(len, self._free.values())) > _KEPT:
+            self._created.clear()
+        if sum(map(len, self._free.values())) > _MAX_TEMPORARY_TABLES:
             names = [sql.Identifier("pg_temp", own) for owns in self._free.values() for own in owns]
             self._connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(names)))
             self._free.clear()
 
 
 def prefix(sink: str) -> str:
-    """What the names of a sink's staging tables begin with."""
+    """The prefix of the names of a sink's staging tables."""
     return f"staged_{hashlib.sha256(sink.encode()).hexdigest()[:12]}_"
 
 
 def remove_leftovers(connection: Connection, schema: str, prefix: str) -> None:
-    """Of attempts that died, or were too late. One that still writes is left for the next time."""
+    """Drop the staging tables of earlier attempts. One that is still being written is skipped until the next time."""
     query = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND starts_with(relname, %s)"
     quoted = sql.Identifier(schema).as_string(connection)
     for (name,) in connection.execute(query, [quoted, prefix]).fetchall():

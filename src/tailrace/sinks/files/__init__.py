@@ -1,4 +1,4 @@
-"""Changes as files, JSON Lines or Parquet, by table and date."""
+"""Writes changes to files, as JSON Lines or Parquet, by table and date."""
 
 from tailrace.sinks.files.sink import FilesOptions, FilesSink
 

@@ -1,1 +1,1 @@
-"""The lake: PostgreSQL's tables as Iceberg tables. `point` and `options` are for readers too, and need no Spark."""
+"""The sink `iceberg`: PostgreSQL's tables as Iceberg tables. `tailrace.lake` holds what readers share with it."""

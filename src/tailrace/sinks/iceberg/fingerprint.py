@@ -1,7 +1,7 @@
-"""128 bits that stand for a key, or for a whole row: so many that two different ones never meet.
+"""128-bit fingerprints of keys or whole rows: long enough that two different ones never collide in practice.
 
-A file's rows are found by them without being read again. They begin with a seed that nobody outside knows, so that
-nobody can choose keys that are taken for each other.
+They locate a file's rows without reading the file again. They start from a secret seed, so nobody can choose keys that
+collide.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Prints = npt.NDArray[np.uint64]
-"""Two words for each row."""
+Fingerprints = npt.NDArray[np.uint64]
+"""Two 64-bit words for each row."""
 Seed = tuple[int, int]
 
 
-def fingerprints(columns: Sequence[pa.Array], count: int, seed: Seed) -> Prints:
-    """Of each row: equal where all its values are, bit by bit; NULL is NULL."""
-    from tailrace.sinks.iceberg import kernel  # here, because it loads the compiler
+def fingerprints(columns: Sequence[pa.Array], count: int, seed: Seed) -> Fingerprints:
+    """A fingerprint for each row. Rows have equal ones if all values are equal bit by bit; NULL equals NULL."""
+    from tailrace.sinks.iceberg import kernel  # imported late: it loads the compiler
 
     prints = np.empty((count, 2), np.uint64)
     prints[:] = seed
@@ -38,7 +38,7 @@ def fingerprints(columns: Sequence[pa.Array], count: int, seed: Seed) -> Prints:
 
 
 def _flat(array: pa.Array) -> Iterator[pa.Array]:
-    """The same as numbers of 64 bits, or as bytes."""
+    """The array's values as 64-bit integers or as bytes."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
@@ -49,13 +49,13 @@ def _flat(array: pa.Array) -> Iterator[pa.Array]:
         for index in range(kind.num_fields):
             yield from _flat(pc.struct_field(array, index))
     elif pa.types.is_map(kind):
-        # Few rows have any.
+        # Slow, but few rows have a map.
         yield pa.array([None if v is None else json.dumps(sorted(v)) for v in array.to_pylist()]).cast(
             pa.large_binary()
         )
     elif pa.types.is_floating(kind):
-        whole = {32: pa.int32(), 64: pa.int64()}[kind.bit_width]
-        yield array.view(whole).cast(pa.int64())
+        integer = {32: pa.int32(), 64: pa.int64()}[kind.bit_width]
+        yield array.view(integer).cast(pa.int64())
     elif pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         yield array.cast(pa.int64())
     elif pa.types.is_date32(kind):
@@ -72,5 +72,5 @@ def _flat(array: pa.Array) -> Iterator[pa.Array]:
 
 def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     _, offsets, data = array.buffers()
-    places = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1].copy()
-    return places, np.frombuffer(data if data is not None else b"", np.uint8)
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1].copy()
+    return bounds, np.frombuffer(data if data is not None else b"", np.uint8)

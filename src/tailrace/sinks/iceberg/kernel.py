@@ -1,4 +1,4 @@
-"""The compiled loops of `fingerprint`: a row's values, one after the other, mixed into two words of 64 bits."""
+"""The compiled loops of `fingerprint`: they mix a row's values into two 64-bit words."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _VALID: Any = types.Array(types.boolean, 1, "C", readonly=True)
 
 
 @numba.njit(inline="always")
-def _turned(word: Any, bits: int) -> Any:
+def _rotated(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
 @numba.njit(inline="always")
-def _finished(word: Any) -> Any:
+def _finalized(word: Any) -> Any:
     word = (word ^ (word >> np.uint64(33))) * _MORE
     word = (word ^ (word >> np.uint64(33))) * _MOST
     return word ^ (word >> np.uint64(33))
@@ -35,10 +35,10 @@ def _finished(word: Any) -> Any:
 
 @numba.njit(inline="always")
 def _mix(prints: Any, row: int, word: Any) -> None:
-    one = prints[row, 0] ^ (_turned(word * _ONE, 31) * _TWO)
-    two = prints[row, 1] ^ (_turned(word * _TWO, 33) * _ONE)
-    one = (_turned(one, 27) + prints[row, 1]) * np.uint64(5) + np.uint64(0x52DCE729)
-    two = (_turned(two, 31) + one) * np.uint64(5) + np.uint64(0x38495AB5)
+    one = prints[row, 0] ^ (_rotated(word * _ONE, 31) * _TWO)
+    two = prints[row, 1] ^ (_rotated(word * _TWO, 33) * _ONE)
+    one = (_rotated(one, 27) + prints[row, 1]) * np.uint64(5) + np.uint64(0x52DCE729)
+    two = (_rotated(two, 31) + one) * np.uint64(5) + np.uint64(0x38495AB5)
     prints[row, 0], prints[row, 1] = one, two
 
 
@@ -70,6 +70,6 @@ def mix_bytes(
 @compiled(types.void(WORDS))
 def finish(prints: Words) -> None:
     for row in range(len(prints)):
-        one = _finished(prints[row, 0])
-        two = _finished(prints[row, 1] + one)
+        one = _finalized(prints[row, 0])
+        two = _finalized(prints[row, 1] + one)
         prints[row, 0], prints[row, 1] = one + two, two

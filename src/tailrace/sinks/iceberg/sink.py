@@ -1,7 +1,7 @@
-"""The sink `iceberg`: tables of a lake, each committed at once, and a point that says which of them belong together.
+"""The sink `iceberg`: commits each table of the lake atomically, and publishes a point that makes them consistent.
 
-A table's last snapshot says what it holds, so a step that was committed in part is finished without repeating anything:
-changes that a table has already are left out for it.
+A table's last snapshot records what the table holds. A step that was committed for some tables only is finished without
+repeating anything: changes that a table already has are skipped.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn
+from tailrace.delivery.coalesce import coalesce
+from tailrace.delivery.contract import Parallel, Part, State, Step
+from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import FencedError
-from tailrace.log import origin
+from tailrace.lake import point
+from tailrace.lake.options import IcebergOptions
+from tailrace.lake.point import Kind, Point, SnapshotSummary
+from tailrace.lake.warehouse import Warehouse
+from tailrace.log import source_record
 from tailrace.log.decoding import TableChanges
-from tailrace.sinks import Context
-from tailrace.sinks.base import Parallel, Part, State, Step
-from tailrace.sinks.gathering import gathered
-from tailrace.sinks.iceberg import effect, point, properties
-from tailrace.sinks.iceberg.catalog import Catalog
-from tailrace.sinks.iceberg.datafile import Warehouse
-from tailrace.sinks.iceberg.failure import classified
+from tailrace.sinks.iceberg import delta, properties
 from tailrace.sinks.iceberg.fingerprint import Seed
-from tailrace.sinks.iceberg.options import IcebergOptions
-from tailrace.sinks.iceberg.point import Held, Kind, Point
-from tailrace.sinks.iceberg.schema import Shape, fresh
-from tailrace.sinks.iceberg.table import Lake, LakeTable, Staged, write
-from tailrace.sinks.iceberg.tables import Tables, location, place
-from tailrace.sinks.iceberg.upkeep import Upkeep
+from tailrace.sinks.iceberg.iceberg_schema import TableSchema, new_table_schema
+from tailrace.sinks.iceberg.java_catalog import JavaCatalog
+from tailrace.sinks.iceberg.java_error import translate_java_errors
+from tailrace.sinks.iceberg.lake_table import LakeContext, LakeTable, StagedDelta, write_rows
+from tailrace.sinks.iceberg.table_maintenance import TableMaintenance
+from tailrace.sinks.iceberg.table_registry import TableRegistry, catalog_name, table_location
 from tailrace.store import Store
 
 _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
@@ -41,19 +42,19 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "changelog": ("changelog",),
     "both": ("mirror", "changelog"),
 }
-_HANDS: Final = 4
-"""Tables that are opened or committed at the same time: most of it is waiting, for the catalog and the object store."""
+_THREADS: Final = 4
+"""Tables that are opened or committed in parallel: most of the time is spent waiting for the catalog and the store."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is needed of a table to write data files for it, wherever that is done."""
+class WriteTarget:
+    """What a task needs to know of a table to write data files for it, in any process."""
 
-    shape: Shape
+    schema: TableSchema
     directory: str
     floor: Lsn = Lsn(0)  # noqa: RUF009 (an immutable value)
-    """It holds all changes that commit below this: a step that did not end has come so far."""
+    """The table already has all changes with a commit LSN below this, from an unfinished step."""
 
 
 class IcebergSink:
@@ -64,50 +65,50 @@ class IcebergSink:
     keeps_tables: ClassVar[bool] = True
     start: ClassVar[str] = "snapshot"
     interval_ms: ClassVar[int] = 1_000
-    """Each step makes a snapshot of each table that changed, and a few small files: one a second is quick enough to
-    look at, and few enough to look after."""
+    """Each step adds a snapshot and a few small files to each table that changed: one a second is fresh enough for
+    queries, and few enough to maintain."""
 
-    def __init__(self, name: str, options: IcebergOptions, context: Context) -> None:
+    def __init__(self, name: str, options: IcebergOptions, context: SinkContext) -> None:
         options.check()
         self.name = name
         self._options = options
         self._context = context
-        self._session: _Session | None = None
-        self._kept: Warehouse | None = None
+        self._lake: _OpenLake | None = None
+        self._cached_warehouse: Warehouse | None = None
         self._generation = ""
         self._seed: Seed = (0, 0)
-        self._known: Mapping[tuple[int, Kind], Known] = {}
+        self._targets: Mapping[tuple[int, Kind], WriteTarget] = {}
 
     @property
     def packages(self) -> tuple[str, ...]:
         return properties.packages(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_session": None, "_kept": None, "_options": self._options.carried()}
+        return self.__dict__ | {"_lake": None, "_cached_warehouse": None, "_options": self._options.without_catalog()}
 
     @property
     def _warehouse(self) -> Warehouse:
-        if self._kept is None:
-            self._kept = Warehouse(self._options)
-        return self._kept
+        if self._cached_warehouse is None:
+            self._cached_warehouse = Warehouse(self._options)
+        return self._cached_warehouse
 
     def open(self) -> State:
         self.close()
-        with classified(f"sink {self.name}"):
+        with translate_java_errors(f"sink {self.name}"):
             found = point.load(self._warehouse.store, self.name)
-            source = origin.load(Store.open(self._context.store.url, self._context.store.options))
+            source = source_record.load(Store.open(self._context.store.url, self._context.store.options))
             self._generation = found.lake if found else secrets.token_hex(4)
-            # Nobody who writes rows may know which of them would be taken for each other.
+            # Random: whoever writes rows must not be able to choose keys whose fingerprints collide.
             self._seed = secrets.randbits(64), secrets.randbits(64)
-            catalog = Catalog(self._options)
+            catalog = JavaCatalog(self._options)
             indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
-            lake = Lake(self.name, catalog, self._warehouse, self._seed, indexes)
-            tables = Tables(lake, self._generation)
-            hands = ThreadPoolExecutor(_HANDS, f"lake {self.name}")
+            context = LakeContext(self.name, catalog, self._warehouse, self._seed, indexes)
+            tables = TableRegistry(context, self._generation)
+            pool = ThreadPoolExecutor(_THREADS, f"lake {self.name}")
             database = str(source["database"]) if source else ""
-            self._session = _Session(lake, tables, Upkeep(lake, self._options), hands, database, found)
-            tables.open(found.tables if found else (), hands)
-            self._learn()
+            self._lake = _OpenLake(context, tables, TableMaintenance(context, self._options), pool, database, found)
+            tables.open(found.tables if found else (), pool)
+            self._update_targets()
         if found is None:
             return State()
         return State(found.cursor, {t.oid: t.since for t in found.tables if t.since is not None})
@@ -118,144 +119,148 @@ class IcebergSink:
     def begin(self, step: Step) -> None:
         pass
 
-    def stage(self, part: Part) -> tuple[tuple[Kind, Staged], ...]:
+    def stage(self, part: Part) -> tuple[tuple[Kind, StagedDelta], ...]:
         loaded = {load.relation.oid for load in part.step.loads}
-        found = [
+        deltas = [
             (kind, self._stage(run, kind, loaded, is_load=part.load is not None))
-            for run in gathered(part.chunks)
+            for run in coalesce(part.chunks)
             for kind in self._kinds()
         ]
-        return tuple([(kind, staged) for kind, staged in found if staged is not None])
+        return tuple([(kind, staged) for kind, staged in deltas if staged is not None])
 
-    def commit(self, step: Step, receipts: Sequence[tuple[tuple[Kind, Staged], ...]]) -> None:
-        session = self._opened()
+    def commit(self, step: Step, receipts: Sequence[tuple[tuple[Kind, StagedDelta], ...]]) -> None:
+        lake = self._require_open()
         staged = [one for receipt in receipts for one in receipt]
-        with classified(f"sink {self.name}"):
-            self._check_fence(session, step)
+        with translate_java_errors(f"sink {self.name}"):
+            self._check_fence(lake, step)
             for load in step.loads:
                 for kind in self._kinds():
-                    session.tables.begin_load(load, kind)
+                    lake.tables.begin_load(load, kind)
             for kind, one in staged:
-                session.tables.ready(one, kind).apply(one)
-            committed_at = self._committed_at(session.point, staged)
-            last = {(one.effect.relation.oid, kind): one.effect.last for kind, one in staged}
+                lake.tables.prepare(one, kind).apply(one)
+            committed_at = self._committed_at(lake.point, staged)
+            last = {(one.delta.relation.oid, kind): one.delta.last for kind, one in staged}
 
-            def finish(table: LakeTable) -> None:
+            def commit(table: LakeTable) -> None:
                 position = last.get((table.oid, table.kind), "")
-                table.commit(Held(step.after.cursor or Lsn(0), position, committed_at, table.shape.relation.digest))
+                table.commit(
+                    SnapshotSummary(step.after.cursor or Lsn(0), position, committed_at, table.schema.relation.digest)
+                )
 
-            # After a failure those under way still end, and `close` waits for them: what they commit is not done again.
-            for _ in session.hands.map(finish, session.tables):
+            # After a failure, commits that are running still finish, and `close` waits for them. They are not repeated.
+            for _ in lake.pool.map(commit, lake.tables):
                 pass
-            session.tables.settle()
+            lake.tables.apply_renames()
             self._publish(step.after, committed_at)
-            self._learn()
+            self._update_targets()
 
     def rewind(self, state: State) -> None:
-        session = self._opened()
-        self._publish(state, session.point.committed_at if session.point else None)
-        self._learn()
+        lake = self._require_open()
+        self._publish(state, lake.point.committed_at if lake.point else None)
+        self._update_targets()
 
-    def tend(self) -> None:
-        session = self._opened()
-        if session.point is None:
+    def maintain(self) -> None:
+        lake = self._require_open()
+        if lake.point is None:
             return
-        with classified(f"sink {self.name}: upkeep"):
-            if session.upkeep.turn(session.tables):
-                since = {table.oid: table.since for table in session.point.tables if table.since is not None}
-                self._publish(State(session.point.cursor, since), session.point.committed_at)
+        with translate_java_errors(f"sink {self.name}: maintenance"):
+            if lake.maintenance.run(lake.tables):
+                since = {table.oid: table.since for table in lake.point.tables if table.since is not None}
+                self._publish(State(lake.point.cursor, since), lake.point.committed_at)
 
     def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.hands.shutdown()
-            shutil.rmtree(session.lake.indexes, ignore_errors=True)
-            session.lake.catalog.close()
-        self._kept = None
+        lake, self._lake = self._lake, None
+        if lake is not None:
+            lake.pool.shutdown()
+            shutil.rmtree(lake.context.indexes, ignore_errors=True)
+            lake.context.catalog.close()
+        self._cached_warehouse = None
 
     def _kinds(self) -> tuple[Kind, ...]:
         return _KINDS[self._options.mode]
 
-    def _stage(self, run: TableChanges, kind: Kind, loaded: Container[int], *, is_load: bool) -> Staged | None:
-        known = self._known.get((run.relation.oid, kind))
-        # A mirror is loaded whatever it has; a changelog has told already what it has told.
-        counts = kind == "changelog" or run.relation.oid not in loaded
-        if known is not None and counts and (run.at.commit_lsn < known.floor).any():
-            run = run.take(run.at.commit_lsn >= known.floor)
+    def _stage(self, run: TableChanges, kind: Kind, loaded: Container[int], *, is_load: bool) -> StagedDelta | None:
+        target = self._targets.get((run.relation.oid, kind))
+        # A load replaces a mirror whatever it holds; a changelog must not repeat changes that it already has.
+        skips_known = kind == "changelog" or run.relation.oid not in loaded
+        if target is not None and skips_known and (run.at.commit_lsn < target.floor).any():
+            run = run.take(run.at.commit_lsn >= target.floor)
             if not len(run):
                 return None
-        found = effect.mirrored(run, self._seed, is_load=is_load) if kind == "mirror" else effect.told(run)
-        has_special = any(content.special is not None for content in found.contents)
-        nulls = tuple(dict.fromkeys(name for content in found.contents for name in content.nulls(run.relation)))
-        moment = int(run.at.committed_at_us.max(initial=0))
-        staged = Staged(replace(found, born=None), (), nulls, has_special, moment)
-        if found.born is None:
+        full = delta.mirror_delta(run, self._seed, is_load=is_load) if kind == "mirror" else delta.changelog_delta(run)
+        has_special = any(rows.special is not None for rows in full.contents)
+        null_keys = tuple(dict.fromkeys(name for rows in full.contents for name in rows.null_keys(run.relation)))
+        committed_at_us = int(run.at.committed_at_us.max(initial=0))
+        staged = StagedDelta(replace(full, inserted=None), (), null_keys, has_special, committed_at_us)
+        if full.inserted is None:
             return staged
-        shape, relation = self._foreseen(known, kind, staged), run.relation
-        if known is None:
-            directory = location(self._options.root, relation, place(run.target, kind), self._generation)
+        schema, relation = self._expected_schema(target, kind, staged), run.relation
+        if target is None:
+            directory = table_location(self._options.root, relation, catalog_name(run.target, kind), self._generation)
         else:
-            directory = known.directory
-        return replace(staged, files=(write(self._warehouse, directory, shape, found.born),))
+            directory = target.directory
+        return replace(staged, files=(write_rows(self._warehouse, directory, schema, full.inserted),))
 
-    def _foreseen(self, known: Known | None, kind: Kind, staged: Staged) -> Shape:
-        """The columns as they will be when this is committed, as far as can be told."""
-        relation, special, nulls = staged.effect.relation, staged.has_special, staged.nulls
-        if known is not None and known.shape.relation == relation:
-            shape = known.shape
-            if (shape.has_special or not special) and not (nulls and shape.key_is_required):
-                return shape
-        return fresh(relation, kind, with_special=special, nulls=nulls)
+    def _expected_schema(self, target: WriteTarget | None, kind: Kind, staged: StagedDelta) -> TableSchema:
+        """The columns that the table will probably have when this is committed."""
+        relation, special, null_keys = staged.delta.relation, staged.has_special, staged.null_keys
+        if target is not None and target.schema.relation == relation:
+            schema = target.schema
+            if (schema.has_special or not special) and not (null_keys and schema.key_is_required):
+                return schema
+        return new_table_schema(relation, kind, with_special=special, nulls=null_keys)
 
-    def _check_fence(self, session: _Session, step: Step) -> None:
-        found = point.load(session.lake.warehouse.store, self.name)
-        if found != session.point or (found is not None and found.cursor != step.before.cursor):
+    def _check_fence(self, lake: _OpenLake, step: Step) -> None:
+        found = point.load(lake.context.warehouse.store, self.name)
+        if found != lake.point or (found is not None and found.cursor != step.before.cursor):
             raise FencedError(
-                f"sink {self.name} stands at {found.cursor if found else 'nothing'}, not at {step.before.cursor}, "
-                "where this starts",
-                "is another deliver running with a sink of this name?",
+                f"sink {self.name} is at {found.cursor if found else 'no position'}, but this step starts at "
+                f"{step.before.cursor}",
+                "check whether another deliver is running with a sink of this name",
             )
 
     def _publish(self, state: State, committed_at: datetime | None) -> None:
-        session = self._opened()
+        lake = self._require_open()
         assert state.cursor is not None
-        tables = session.tables.point(state.tables)
+        tables = lake.tables.point_tables(state.tables)
         published = Point(
-            self.name, state.cursor, committed_at, datetime.now(UTC), session.database, tables, self._generation
+            self.name, state.cursor, committed_at, datetime.now(UTC), lake.database, tables, self._generation
         )
-        point.publish(session.lake.warehouse.store, published)
-        session.point = published
+        point.publish(lake.context.warehouse.store, published)
+        lake.point = published
 
-    def _committed_at(self, before: Point | None, staged: Sequence[tuple[Kind, Staged]]) -> datetime | None:
+    def _committed_at(self, before: Point | None, staged: Sequence[tuple[Kind, StagedDelta]]) -> datetime | None:
         newest = max((one.committed_at_us for _, one in staged), default=0)
-        moments = [before.committed_at] if before and before.committed_at else []
+        times = [before.committed_at] if before and before.committed_at else []
         if newest:
-            moments.append(_EPOCH + timedelta(microseconds=newest))
-        return max(moments, default=None)
+            times.append(_EPOCH + timedelta(microseconds=newest))
+        return max(times, default=None)
 
-    def _learn(self) -> None:
-        """For the stages to come."""
-        session = self._opened()
-        cursor = session.point.cursor if session.point else Lsn(0)
-        known = {}
-        for table in session.tables:
-            floor = table.held.cursor if table.held else Lsn(0)
+    def _update_targets(self) -> None:
+        """Collect what the next tasks need to know of the tables."""
+        lake = self._require_open()
+        cursor = lake.point.cursor if lake.point else Lsn(0)
+        targets = {}
+        for table in lake.tables:
+            floor = table.summary.cursor if table.summary else Lsn(0)
             if table.kind == "mirror" and floor <= cursor:
                 floor = Lsn(0)
-            known[table.oid, table.kind] = Known(table.shape, table.directory, floor)
-        self._known = known
+            targets[table.oid, table.kind] = WriteTarget(table.schema, table.directory, floor)
+        self._targets = targets
 
-    def _opened(self) -> _Session:
-        assert self._session is not None, "open() comes first"
-        return self._session
+    def _require_open(self) -> _OpenLake:
+        assert self._lake is not None, "call open() first"
+        return self._lake
 
 
 @dataclass
-class _Session:
-    lake: Lake
-    tables: Tables
-    upkeep: Upkeep
-    hands: ThreadPoolExecutor
+class _OpenLake:
+    """What the driver has between `open` and `close`."""
+
+    context: LakeContext
+    tables: TableRegistry
+    maintenance: TableMaintenance
+    pool: ThreadPoolExecutor
     database: str
-    """The source's."""
+    """The name of the source's database."""
     point: Point | None

@@ -1,4 +1,4 @@
-"""NATS JetStream: every change a message."""
+"""Publishes changes as messages to NATS JetStream."""
 
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.sink import NatsSink

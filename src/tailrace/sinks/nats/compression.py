@@ -1,4 +1,4 @@
-"""Chunks of a snapshot in zstd, with a dictionary of the table's own: small rows have more in common than one tells."""
+"""Compresses snapshot chunks with zstd and a dictionary per table: small rows have much in common with each other."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import pyarrow as pa
 import zstandard
 
 _LEVEL: Final = 6
-"""Beyond this, chunks get a few hundredths smaller and take twice as long."""
+"""Higher levels make chunks a few per cent smaller and take twice as long."""
 _DICTIONARY_BYTES: Final = 16 * 1024
-"""Some hundred rows: what a client fetches once, to read chunks of a few."""
+"""The size of a few hundred rows. A client fetches the dictionary once, perhaps for chunks of a few rows."""
 _SAMPLES: Final = 2000
-_FEWEST: Final = 100
-"""Rows, to learn from; of fewer there is nothing to gain."""
+_MIN_ROWS: Final = 100
+"""A dictionary trained on fewer rows gains nothing."""
 
 
-class Compression:
+class ChunkCompressor:
     def __init__(self, dictionary: bytes) -> None:
-        """As zstd has it, with its number; empty where there is none."""
-        found = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=found)
+        """`dictionary` is a zstd dictionary with its header; empty: compress without one."""
+        dict_data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=dict_data)
 
-    def compressed(self, content: bytes) -> bytes:
+    def compress(self, content: bytes) -> bytes:
         return self._compressor.compress(content)
 
 
-def trained(rows: pa.Array | None) -> bytes:
-    """A dictionary for rows as they are encoded; empty where none can be made."""
-    if rows is None or len(rows) < _FEWEST:
+def train_dictionary(rows: pa.Array | None) -> bytes:
+    """Return a dictionary for encoded rows; empty if none can be trained."""
+    if rows is None or len(rows) < _MIN_ROWS:
         return b""
-    some = rows.take(pa.array(range(0, len(rows), max(1, len(rows) // _SAMPLES)))).to_pylist()
+    samples = rows.take(pa.array(range(0, len(rows), max(1, len(rows) // _SAMPLES)))).to_pylist()
     try:
-        return zstandard.train_dictionary(_DICTIONARY_BYTES, some).as_bytes()
+        return zstandard.train_dictionary(_DICTIONARY_BYTES, samples).as_bytes()
     except zstandard.ZstdError:
-        return b""  # rows that are all the same, or too little of them
+        return b""  # the rows are all the same, or too short

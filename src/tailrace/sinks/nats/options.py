@@ -1,4 +1,4 @@
-"""What the settings say of a NATS server, its streams, and what is published there."""
+"""Settings of the sink `nats`: server, credentials, stream, subjects and encoding."""
 
 from __future__ import annotations
 
@@ -17,73 +17,74 @@ _PORT: Final = 4222
 @dataclass(frozen=True)
 class NatsOptions:
     url: str = ""
-    """`nats://host:4222`, or `tls://`; several of a cluster with commas between. A user and a password inside it are
-    moved into `user` and `password`."""
+    """`nats://host:4222` or `tls://host:4222`; several servers of a cluster are separated by commas. A user and a
+    password in the URL are moved to `user` and `password`."""
     user: str = ""
     password: Secret | None = None
     token: Secret | None = None
     nkey: Secret | None = None
     """A user's seed, `SU…`."""
     credentials: Path | None = None
-    """A file with a JWT and a seed, as `nsc` writes it."""
+    """A file with a JWT and a seed, written by `nsc`."""
     tls_ca: Path | None = None
-    """Who signed the server's certificate, if no authority that the machine knows. Implies TLS."""
+    """The authority that signed the server's certificate, if the machine does not know it. Implies TLS."""
     encoding: str = field(default="msgpack", metadata={"choices": ("msgpack", "json")})
     stream: str = "CDC"
     subject: str = "cdc"
-    """What subjects begin with: `cdc.orders.insert`."""
+    """The prefix of subjects, as in `cdc.orders.insert`."""
     schema_in_subject: bool = False
-    """`cdc.public.orders.insert`: where tables of several schemas have the same names."""
+    """Use subjects like `cdc.public.orders.insert`, for tables of the same name in several schemas."""
     bucket: str = "schemas"
-    """The KV bucket that says what tables look like."""
+    """The KV bucket that describes the tables."""
     zstd: bool = False
-    """Whether chunks of snapshots are compressed, with a dictionary that is trained on the table's rows."""
+    """Compress snapshot chunks, with a dictionary trained on the table's rows."""
     create: bool = True
-    """Whether a stream or a bucket that is not there is made; they are checked in any case."""
+    """Create the streams and the bucket if they are missing. They are checked in any case."""
     max_age_s: int = field(default=3600, metadata={"at_least": 1})
-    """How long a stream that the sink makes keeps messages: time for consumers to be restarted."""
+    """The retention of a stream that the sink creates. Consumers must be restarted within this time."""
     shared: bool = False
-    """Whether others may publish into the stream too. Alone, the sink has the server refuse what does not follow its
-    own last message; then no failure whatever can change the order."""
+    """Whether others may publish to the stream too. If not, the server rejects every message that does not follow the
+    sink's last one, so that no failure can change the order."""
 
     def __post_init__(self) -> None:
-        found = [urlsplit(one if "://" in one else f"nats://{one}") for one in self.url.split(",") if one.strip()]
-        if self.password is None and not self.user and found and found[0].username:
-            name, password = unquote(found[0].username), found[0].password
+        servers = [urlsplit(url if "://" in url else f"nats://{url}") for url in self.url.split(",") if url.strip()]
+        if self.password is None and not self.user and servers and servers[0].username:
+            name, password = unquote(servers[0].username), servers[0].password
             if password is None:
                 object.__setattr__(self, "token", self.token or Secret(name))
             else:
                 object.__setattr__(self, "user", name)
                 object.__setattr__(self, "password", Secret(unquote(password)))
-        bare = [f"{one.scheme}://{one.netloc.rpartition('@')[2]}" for one in found]
-        object.__setattr__(self, "url", ",".join(bare))
+        urls = [f"{server.scheme}://{server.netloc.rpartition('@')[2]}" for server in servers]
+        object.__setattr__(self, "url", ",".join(urls))
 
-    def checked(self) -> Self:
+    def validate(self) -> Self:
+        """Return the options, or raise a ConfigError."""
         if not self.url:
-            raise ConfigError("url is missing", "such as nats://host:4222")
-        for one in self.url.split(","):
-            if urlsplit(one).scheme not in ("nats", "tls") or not urlsplit(one).hostname:
-                raise ConfigError(f"url {one} is no NATS server's", "such as nats://host:4222 or tls://host:4222")
+            raise ConfigError("url is missing", "for example nats://host:4222")
+        for url in self.url.split(","):
+            if urlsplit(url).scheme not in ("nats", "tls") or not urlsplit(url).hostname:
+                raise ConfigError(f"url {url} is not a NATS URL", "for example nats://host:4222 or tls://host:4222")
         if not re.fullmatch(r"[^\s.*>/\\]+", self.stream):
-            raise ConfigError(f"stream {self.stream!r} is no name for a stream", "no blanks, dots, slashes, * or >")
+            raise ConfigError(f"stream {self.stream!r} is not a stream name", "no whitespace, dots, slashes, * or >")
         if not re.fullmatch(r"[-_A-Za-z0-9]+", self.bucket):
-            raise ConfigError(f"bucket {self.bucket!r} is no name for a bucket", "letters, digits, - and _")
+            raise ConfigError(f"bucket {self.bucket!r} is not a bucket name", "only letters, digits, - and _")
         if not re.fullmatch(r"[^\s.*>]+(\.[^\s.*>]+)*", self.subject):
-            raise ConfigError(f"subject {self.subject!r} is no beginning of subjects", "such as cdc, or shop.cdc")
+            raise ConfigError(f"subject {self.subject!r} is not a subject prefix", "for example cdc or shop.cdc")
         if sum(map(bool, (self.user, self.token, self.nkey, self.credentials))) > 1:
-            raise ConfigError("user, token, nkey and credentials: more than one is given", "one of them is enough")
+            raise ConfigError("more than one of user, token, nkey and credentials is set", "set only one of them")
         return self
 
     def names(self, target: tuple[str, str]) -> tuple[str, ...]:
-        """Of a table, as subjects and keys have them: its schema's too, or not."""
+        """Return the parts of a table's name that subjects and bucket keys contain."""
         return target if self.schema_in_subject else target[1:]
 
-    def carried(self) -> Self:
-        """For executors: with what is secret."""
+    def picklable(self) -> Self:
+        """Return the options with secrets that can be pickled, for executors."""
         return replace(
             self,
             **{
-                name: secret.carried()
+                name: secret.picklable()
                 for name in ("password", "token", "nkey")
                 if (secret := getattr(self, name)) is not None
             },
@@ -91,6 +92,6 @@ class NatsOptions:
 
     @property
     def servers(self) -> list[tuple[str, int, bool]]:
-        """Host, port, whether it is spoken to in TLS from the settings alone."""
-        found = [urlsplit(one) for one in self.url.split(",")]
-        return [(s.hostname or "", s.port or _PORT, s.scheme == "tls" or self.tls_ca is not None) for s in found]
+        """Host and port of each server, and whether the settings require TLS."""
+        urls = [urlsplit(url) for url in self.url.split(",")]
+        return [(u.hostname or "", u.port or _PORT, u.scheme == "tls" or self.tls_ca is not None) for u in urls]

@@ -1,4 +1,4 @@
-"""A replica in another PostgreSQL: the tables as they are, or every version they ever had."""
+"""A replica in another PostgreSQL database: the tables as they are now, or every version of every row."""
 
 from tailrace.sinks.postgres.sink import PostgresSink
 

@@ -1,0 +1,1 @@
+"""What the Iceberg sink and the query server share: settings, the consistent point, metadata. Needs no Spark."""

@@ -1,0 +1,94 @@
+"""A table's Iceberg metadata file: its snapshots, their order, and the columns at each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from tailrace.errors import ConfigError, CorruptError
+from tailrace.lake.point import SnapshotSummary
+
+
+@dataclass(frozen=True)
+class IcebergSnapshot:
+    id: int
+    parent: int | None
+    time: datetime
+    schema_id: int | None
+    summary: SnapshotSummary | None
+    """None if Tailrace did not write the snapshot."""
+
+    @property
+    def label(self) -> str:
+        """Its cursor and time, for messages."""
+        if self.summary is None:
+            return f"{self.time:%Y-%m-%d %H:%M:%S%z}"
+        time = self.summary.committed_at or self.time
+        return f"{self.summary.cursor} ({time:%Y-%m-%d %H:%M:%S%z})"
+
+
+@dataclass(frozen=True)
+class TableMetadata:
+    """The parts of a table's metadata file that Tailrace uses."""
+
+    location: str
+    snapshots: Mapping[int, IcebergSnapshot]
+    schemas: Mapping[int, Mapping[str, Any]]
+    """Schema id → column name → Iceberg type."""
+    current_schema: int
+    ids: Mapping[int, Mapping[str, int]]
+    """Schema id → column name → column id."""
+    current_snapshot: int | None
+
+    @classmethod
+    def parse(cls, data: bytes, location: str) -> TableMetadata:
+        try:
+            raw = json.loads(data)
+            schemas = {s["schema-id"]: {f["name"]: f["type"] for f in s["fields"]} for s in raw["schemas"]}
+            snapshots = [_snapshot(s) for s in raw.get("snapshots") or ()]
+            ids = {s["schema-id"]: {f["name"]: f["id"] for f in s["fields"]} for s in raw["schemas"]}
+            current = raw.get("current-snapshot-id")
+            return cls(location, {s.id: s for s in snapshots}, schemas, raw["current-schema-id"], ids, current)
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            raise CorruptError(f"{location} is not Iceberg metadata", "check that the table is complete") from error
+
+    @cached_property
+    def _ancestries(self) -> dict[int | None, tuple[IcebergSnapshot, ...]]:
+        return {}
+
+    def ancestry(self, snapshot: int | None) -> tuple[IcebergSnapshot, ...]:
+        """The snapshots from the oldest one still present to this one."""
+        if snapshot not in self._ancestries:
+            found: list[IcebergSnapshot] = []
+            at = snapshot
+            while at is not None and at in self.snapshots:
+                found.append(self.snapshots[at])
+                at = found[-1].parent
+            self._ancestries[snapshot] = tuple(reversed(found))
+        return self._ancestries[snapshot]
+
+    def columns(self, snapshot: int | None) -> Mapping[str, Any]:
+        """Column name → Iceberg type, as of that snapshot."""
+        return self.schemas[self._schema(snapshot)]
+
+    def added(self, snapshot: int | None) -> frozenset[str]:
+        """Columns that the table did not begin with, in lower case: some files may lack them."""
+        first = set(self.ids.get(0, {}).values())
+        return frozenset(name.lower() for name, id_ in self.ids[self._schema(snapshot)].items() if id_ not in first)
+
+    def _schema(self, snapshot: int | None) -> int:
+        of = self.snapshots.get(snapshot) if snapshot is not None else None
+        return of.schema_id if of is not None and of.schema_id is not None else self.current_schema
+
+
+def _snapshot(raw: dict[str, Any]) -> IcebergSnapshot:
+    time = datetime.fromtimestamp(raw["timestamp-ms"] / 1000, UTC)
+    summary = SnapshotSummary.from_dict(raw.get("summary") or {})
+    if summary is not None and summary.committed_at is None:
+        # Loaded before the log had a transaction: its rows existed at the latest when it was written.
+        summary = replace(summary, committed_at=time)
+    return IcebergSnapshot(raw["snapshot-id"], raw.get("parent-snapshot-id"), time, raw.get("schema-id"), summary)

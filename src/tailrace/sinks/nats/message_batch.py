@@ -1,0 +1,177 @@
+"""Batches of messages, encoded in Arrow as one buffer of protocol frames that is sent as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import Position
+from tailrace.errors import PoisonError
+from tailrace.log import json_columns
+from tailrace.log.decoding import ChangePositions
+from tailrace.log.segment import payload_buffers
+from tailrace.sinks.nats.payload import OutgoingMessages
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+MessagePosition = tuple[Position, bool]
+"""A message's position, and whether it is a change. A schema message precedes the change at the same position."""
+
+ID: Final = "Nats-Msg-Id"
+POSITION: Final = "Tailrace-Position"
+SINK: Final = "Tailrace-Sink"
+REPLAY: Final = "Tailrace-Replay"
+SCHEMA: Final = "Tailrace-Schema"
+"""Present only on schema messages."""
+SINGLE: Final = "Tailrace-Single"
+"""Present only on messages published without an expected predecessor: there may be gaps before them."""
+_EXPECTED_BYTES: Final = 72
+"""The size of the header that names the expected predecessor, without the predecessor's id."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Identifies the sink in the headers of every message."""
+
+    sink: str
+    replays: int
+
+    @property
+    def headers(self) -> str:
+        return f"{SINK}: {self.sink}\r\n" + (f"{REPLAY}: {self.replays}\r\n" if self.replays else "")
+
+
+@dataclass(frozen=True)
+class MessageBatch:
+    """Messages in log order, complete except for the headers that name the expected predecessor."""
+
+    at: ChangePositions
+    subjects: pa.Array
+    ids: pa.Array
+    headers: pa.Array
+    payloads: pa.Array
+    is_change: Mask
+    """False for a schema message, which precedes the change at the same position."""
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def message_position(self, row: int) -> MessagePosition:
+        return self.at.position(row), bool(self.is_change[row])
+
+    def missing(self, complete_to: MessagePosition | None, beyond_gaps: Collection[MessagePosition]) -> MessageBatch:
+        """Return the messages after `complete_to` that are not in `beyond_gaps`."""
+        lsn, ordinal = self.at.commit_lsn, self.at.ordinal
+        is_missing = np.ones(len(self), np.bool_)
+        if complete_to is not None:
+            (last_lsn, last_ordinal), is_change = complete_to
+            is_missing = (lsn > last_lsn) | ((lsn == last_lsn) & (ordinal > last_ordinal))
+            if not is_change:
+                is_missing |= (lsn == last_lsn) & (ordinal == last_ordinal) & self.is_change
+        if beyond_gaps:
+            is_missing &= np.array(
+                [self.message_position(row) not in beyond_gaps for row in range(len(self))], np.bool_
+            )
+        return self if is_missing.all() else self._take(np.flatnonzero(is_missing))
+
+    def _take(self, rows: I64) -> MessageBatch:
+        indices = pa.array(rows)
+        return MessageBatch(
+            self.at.take(rows),
+            self.subjects.take(indices),
+            self.ids.take(indices),
+            self.headers.take(indices),
+            self.payloads.take(indices),
+            self.is_change[rows],
+        )
+
+
+def merge(outgoing: Sequence[OutgoingMessages], sender: Sender) -> MessageBatch | None:
+    """Merge the messages of several tables into one batch in log order; None if there are no messages."""
+    if not outgoing:
+        return None
+    at = ChangePositions.joined([messages.at for messages in outgoing])
+    subjects = pa.concat_arrays([messages.subjects for messages in outgoing])
+    ids = pa.concat_arrays([messages.ids for messages in outgoing])
+    payloads = pa.concat_arrays([messages.payloads for messages in outgoing])
+    headers = pc.binary_join_element_wise(
+        f"NATS/1.0\r\n{ID}: ",
+        ids,
+        f"\r\n{POSITION}: ",
+        json_columns.positions(at),
+        "\r\nTailrace-Xid: ",
+        pc.cast(pa.array(at.xid), pa.string()),
+        "\r\nTailrace-Committed-At: ",
+        json_columns.timestamps(at.committed_at_us),
+        "\r\nTailrace-Last: ",
+        pc.if_else(pa.array(at.is_last), "true", "false"),
+        f"\r\n{sender.headers}",
+        "",
+    )
+    is_change = np.concatenate([np.full(len(messages.at), messages.is_change) for messages in outgoing])
+    if not is_change.all():
+        schema_headers = pc.binary_join_element_wise(headers, f"{SCHEMA}: true\r\n", "")
+        headers = pc.if_else(pa.array(is_change), headers, schema_headers)
+    batch = MessageBatch(at, subjects, ids, headers, payloads, is_change)
+    order = np.lexsort((is_change, at.ordinal, at.commit_lsn))
+    return batch if (order[1:] > order[:-1]).all() else batch._take(order)
+
+
+def check_sizes(batch: MessageBatch, max_bytes: int) -> None:
+    """Raise a PoisonError for messages above `max_bytes`: the server closes the connection when it receives one."""
+    expected = _EXPECTED_BYTES + pc.max(pc.binary_length(batch.ids)).as_py()
+    sizes = pc.add(pc.binary_length(batch.headers), pc.binary_length(batch.payloads)).to_numpy() + expected
+    large = np.flatnonzero(sizes > max_bytes)
+    if len(large):
+        positions = tuple(str(batch.at.position(int(row))) for row in large)
+        raise PoisonError(
+            f"{positions[0]} makes a message of {int(sizes[large[0]]):,} bytes, and the server accepts {max_bytes:,}",
+            "Raise max_payload of the NATS server or max_msg_size of the stream, or exclude the column with `columns`"
+            " in the sink's settings.",
+            positions,
+        )
+
+
+def encode_frames(
+    batch: MessageBatch, reply: str, last_sequence: int | None, *, has_gaps: bool = False
+) -> tuple[memoryview, I64]:
+    """Return the batch as protocol frames, and the offset at which each frame ends.
+
+    Args:
+        reply: The subject that the acknowledgements go to.
+        last_sequence: The stream accepts the first message only directly after this sequence, and each other message
+            only directly after its predecessor: after a rejected message it accepts none. None: not required.
+        has_gaps: The stream already holds some of the sink's later messages.
+    """
+    single = f"{SINGLE}: true\r\n" if has_gaps or last_sequence is None else ""
+    if last_sequence is None:
+        expected = pa.array([single]).take(pa.array(np.zeros(len(batch), np.int64)))
+    else:
+        after_previous = pc.binary_join_element_wise(
+            f"{single}Nats-Expected-Last-Msg-Id: ", batch.ids.slice(0, len(batch) - 1), "\r\n", ""
+        )
+        after_last = pa.array([f"{single}Nats-Expected-Last-Sequence: {last_sequence}\r\n"])
+        expected = pa.concat_arrays([after_last, after_previous])
+    headers = pc.binary_join_element_wise(batch.headers, expected, "\r\n", "")
+    lengths = pc.binary_length(headers)
+    total = pc.add(lengths, pc.binary_length(batch.payloads))
+    lines = pc.binary_join_element_wise(
+        "HPUB ",
+        batch.subjects,
+        f" {reply} ",
+        pc.cast(lengths, pa.string()),
+        " ",
+        pc.cast(total, pa.string()),
+        "\r\n",
+        headers,
+        "",
+    ).cast(pa.binary())
+    frames = pc.binary_join_element_wise(lines, batch.payloads, b"\r\n", b"")
+    offsets, data = payload_buffers(frames)
+    return data, offsets[1:].astype(np.int64)

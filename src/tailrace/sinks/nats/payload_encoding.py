@@ -1,0 +1,222 @@
+"""Encodes columns of values, and maps of them, as MessagePack or JSON.
+
+Both encodings agree on the values: integers, floats and booleans are native, json and jsonb nested. Numeric is a string
+with the exact digits, a timestamp an ISO 8601 string with a Z. Everything else is PostgreSQL's text.
+"""
+
+from __future__ import annotations
+
+import json as python_json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import Column
+from tailrace.log import json_columns
+from tailrace.log.segment import payload_buffers
+from tailrace.sinks.nats import messagepack
+from tailrace.types import Form, mapping
+
+Mask = npt.NDArray[np.bool_]
+EncodedField = tuple[str, "pa.Array | bytes", Mask | None]
+"""A name, the encoded value of each row or the same one for all rows, and the rows that have it (None: all)."""
+
+_NamedValue = tuple[bytes, "pa.Array | bytes", Mask | None]
+"""The same with an encoded name."""
+
+_NOT_ISO: Final = "infinity| BC$"
+
+
+class PayloadEncoding(Protocol):
+    def text(self, value: str) -> bytes:
+        """Encode one text."""
+
+    def integer(self, value: int) -> bytes:
+        """Encode one integer."""
+
+    def texts(self, values: pa.Array) -> pa.Array:
+        """Encode a column of texts."""
+
+    def values(self, texts: pa.Array, column: Column) -> pa.Array:
+        """Encode a column of values, given as PostgreSQL's texts."""
+
+    def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
+        """Return a map for each of `count` rows, of the fields that the row has."""
+
+    def arrays(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
+        """Return an array for each of `count` rows, of the items that the row has."""
+
+    def single_map(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
+        """Return one map of encoded values."""
+
+    def single_array(self, items: Sequence[bytes]) -> bytes:
+        """Return one array of encoded items."""
+
+    def array_of_rows(self, rows: pa.Array) -> bytes:
+        """Return one array of all rows, which are encoded."""
+
+    def encode(self, value: object) -> bytes:
+        """Encode a Python value."""
+
+
+class MessagePackEncoding:
+    def text(self, value: str) -> bytes:
+        return self.encode(value)
+
+    def integer(self, value: int) -> bytes:
+        return self.encode(value)
+
+    def texts(self, values: pa.Array) -> pa.Array:
+        return messagepack.texts(values)
+
+    def values(self, texts: pa.Array, column: Column) -> pa.Array:
+        match mapping(column).form:
+            case Form.BOOLEAN:
+                return messagepack.booleans(pc.equal(texts, "t"))
+            case Form.INTEGER:
+                return messagepack.integers(texts.cast(pa.int64()))
+            case Form.FLOAT:
+                return messagepack.floats(texts.cast(pa.float64()))
+            case Form.JSON:
+                return messagepack.nested(texts)
+        return messagepack.texts(_iso_text(texts, column))
+
+    def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
+        heads = _heads([present for _, _, present in fields], messagepack.map_head)
+        return _join(
+            [heads, *_name_and_value((self.text(name), value, present) for name, value, present in fields)], count
+        )
+
+    def arrays(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
+        heads = _heads([present for _, present in items], messagepack.array_head)
+        return _join([heads, *_name_and_value((b"", item, present) for item, present in items)], count)
+
+    def single_map(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
+        return messagepack.map_head(len(fields)) + b"".join(self.text(name) + value for name, value in fields)
+
+    def single_array(self, items: Sequence[bytes]) -> bytes:
+        return messagepack.array_head(len(items)) + b"".join(items)
+
+    def array_of_rows(self, rows: pa.Array) -> bytes:
+        return messagepack.array_head(len(rows)) + _concatenate(rows)
+
+    def encode(self, value: object) -> bytes:
+        packed: bytes = msgpack.packb(value)
+        return packed
+
+
+class JsonEncoding:
+    def text(self, value: str) -> bytes:
+        return json_columns.quote_text(value).encode()
+
+    def integer(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def texts(self, values: pa.Array) -> pa.Array:
+        return json_columns.quote(values).fill_null("null").cast(pa.binary())
+
+    def values(self, texts: pa.Array, column: Column) -> pa.Array:
+        if mapping(column).form in (Form.BOOLEAN, Form.INTEGER, Form.FLOAT, Form.JSON):
+            return json_columns.json_values(texts, column).cast(pa.binary())
+        return self.texts(_iso_text(texts, column))
+
+    def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
+        return self._enclose(
+            b"{", [(self.text(name) + b":", value, present) for name, value, present in fields], b"}", count
+        )
+
+    def arrays(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
+        return self._enclose(b"[", [(b"", item, present) for item, present in items], b"]", count)
+
+    def single_map(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
+        return b"{" + b",".join(self.text(name) + b":" + value for name, value in fields) + b"}"
+
+    def single_array(self, items: Sequence[bytes]) -> bytes:
+        return b"[" + b",".join(items) + b"]"
+
+    def array_of_rows(self, rows: pa.Array) -> bytes:
+        return b"[" + _concatenate(pc.binary_join_element_wise(rows, b",", b""))[:-1] + b"]"
+
+    def encode(self, value: object) -> bytes:
+        return python_json.dumps(value, ensure_ascii=False).encode()
+
+    def _enclose(self, begin: bytes, fields: Sequence[_NamedValue], end: bytes, count: int) -> pa.Array:
+        """Put commas between the fields that a row has."""
+        if all(present is None for _, _, present in fields):
+            separated = [
+                ((b"," if number else b"") + name, value, present)
+                for number, (name, value, present) in enumerate(fields)
+            ]
+            return _join([begin, *_name_and_value(separated), end], count)
+        pieces: list[pa.Array | bytes] = [begin]
+        is_first = np.ones(count, np.bool_)
+        for name, value, present in fields:
+            has = np.ones(count, np.bool_) if present is None else present
+            comma = pc.if_else(pa.array(is_first | ~has), pa.scalar(b""), pa.scalar(b","))
+            pieces += [comma, *_name_and_value([(name, value, present)])]
+            is_first &= ~has
+        return _join([*pieces, end], count)
+
+
+ENCODINGS: Final[dict[str, PayloadEncoding]] = {"msgpack": MessagePackEncoding(), "json": JsonEncoding()}
+
+
+def _concatenate(encoded: pa.Array) -> bytes:
+    """Return all values one after the other, as they are in memory."""
+    return bytes(payload_buffers(encoded)[1])
+
+
+def _iso_text(texts: pa.Array, column: Column) -> pa.Array:
+    match mapping(column).form:
+        case Form.TIMESTAMP:
+            timestamps = texts
+        case Form.TIMESTAMPTZ:
+            timestamps = pc.replace_substring_regex(texts, r"\+00$", "")
+        case _:
+            return texts
+    iso = pc.binary_join_element_wise(pc.replace_substring(timestamps, " ", "T"), "Z", "")
+    is_not_iso = pc.match_substring_regex(texts, _NOT_ISO)
+    return pc.if_else(is_not_iso, texts, iso) if pc.any(is_not_iso).as_py() else iso
+
+
+def _name_and_value(fields: Iterable[_NamedValue]) -> list[pa.Array | bytes]:
+    pieces: list[pa.Array | bytes] = []
+    for name, value, present in fields:
+        if present is None:
+            pieces += [name, value]
+        else:
+            pair = (
+                pc.binary_join_element_wise(name, value, b"")
+                if isinstance(value, pa.Array)
+                else pa.scalar(name + value)
+            )
+            pieces.append(pc.if_else(pa.array(present), pair, pa.scalar(b"")))
+    return pieces
+
+
+def _heads(masks: Sequence[Mask | None], head: Callable[[int], bytes]) -> pa.Array | bytes:
+    """Return the head of each row's map or array, which gives the number of fields that the row has."""
+    always_present = sum(mask is None for mask in masks)
+    optional = [mask for mask in masks if mask is not None]
+    if not optional:
+        return head(always_present)
+    heads = pa.array([head(always_present + more) for more in range(len(optional) + 1)], pa.binary())
+    return heads.take(pa.array(np.sum(optional, axis=0)))
+
+
+def _join(pieces: Sequence[pa.Array | bytes], count: int) -> pa.Array:
+    """Concatenate the pieces of each row. Constants next to each other are merged first."""
+    merged: list[pa.Array | bytes] = []
+    for piece in pieces:
+        if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    if all(isinstance(piece, bytes) for piece in merged):
+        return pa.array([b"".join(merged)] * count, pa.binary())
+    return pc.binary_join_element_wise(*merged, b"")

@@ -1,0 +1,228 @@
+"""A mirror: applies the net change of a table to its copy, many rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tailrace.change import Column, Relation
+from tailrace.errors import SinkError
+from tailrace.sinks.database.destination_error import divergence
+from tailrace.sinks.database.destination_type import DestinationTypes
+from tailrace.sinks.database.staged_rows import StagedRows
+from tailrace.sinks.database.staging import TemporaryTables
+from tailrace.sinks.postgres.table_write import RowGroup, TableWrite
+from tailrace.state.fold import key_columns
+
+Connection = psycopg.Connection[Any]
+
+# A few rows are looked up by index, whatever the planner assumes about tables without statistics.
+_BY_INDEX = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off"
+_AS_PLANNED = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on"
+_ALL = sql.SQL("true")
+
+
+class StatementRunner:
+    """Runs statements over staged rows in one transaction. Each must affect exactly the expected number of rows."""
+
+    def __init__(
+        self, connection: Connection, types: DestinationTypes, temporary: TemporaryTables, sink: str, schema: str
+    ) -> None:
+        self.connection = connection
+        self._types = types
+        self._temporary = temporary
+        self._sink = sink
+        self._schema = schema
+        self._by_index = False
+        self._numbers = count()
+
+    def new_table_name(self) -> sql.Identifier:
+        """A name for another temporary table of this transaction."""
+        return sql.Identifier("pg_temp", f"completed_{next(self._numbers)}")
+
+    def source(self, rows: StagedRows, name: str) -> sql.Identifier:
+        """The table that contains the rows; `name` is the target, for messages."""
+        if rows.table is None:
+            return self._temporary.fill(self._types, rows, name)
+        where = sql.Identifier(self._schema, rows.table)
+        try:
+            with self.connection.transaction():
+                first = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(where)).fetchone()
+        except psycopg.errors.UndefinedTable:
+            first = None
+        if first is None:
+            raise SinkError(
+                f"rows staged for {name} are missing at the destination: it crashed, or the sink was reopened",
+                "staging them again automatically",
+            )
+        return where
+
+    def run(
+        self, statement: sql.Composed, expected: int, change: TableWrite[StagedRows], what: str, *, by_index: bool
+    ) -> None:
+        """Execute a statement; SinkDiverged if it does not affect the expected number of rows.
+
+        Args:
+            statement: The statement.
+            expected: How many rows it must affect.
+            change: The net change that it is part of, for messages.
+            what: What it does, for messages.
+            by_index: Whether to look rows up by index rather than as planned.
+        """
+        if by_index != self._by_index:
+            self.connection.execute(_BY_INDEX if by_index else _AS_PLANNED)
+            self._by_index = by_index
+        name = ".".join(change.target)
+        try:
+            cursor = self.connection.execute(statement)
+        except psycopg.errors.UniqueViolation:
+            raise divergence(self._sink, name, change.span, "a row to insert exists already") from None
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            raise divergence(self._sink, name, change.span, "the table or a column is missing") from None
+        if cursor.rowcount != expected:
+            what = f"{what} affected {cursor.rowcount:,} of {expected:,} rows"
+            raise divergence(self._sink, name, change.span, what)
+
+
+def apply(runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows]) -> None:
+    """Deletes first, then updates, then inserts."""
+    if change.is_truncate:
+        runner.connection.execute(sql.SQL("TRUNCATE {}").format(where))
+        return
+    relation = change.relation
+    name = ".".join(change.target)
+    if change.removed_copies is not None:
+        _remove_copies(runner, where, change, change.removed_copies)
+    if change.deleted is not None:
+        _delete(runner, where, change, change.deleted, runner.source(change.deleted, name))
+    inserts = []
+    for group in change.rekeyed:
+        source = runner.source(group.rows, name)
+        inserts.append((group.rows, complete(runner, where, change, group, source)))
+        _delete(runner, where, change, group.rows, source)
+    for group in change.updated:
+        _update(runner, where, change, group)
+    if change.inserted is not None:
+        inserts.append((change.inserted, runner.source(change.inserted, name)))
+    for rows, source in inserts:
+        names = sql.SQL("({})").format(columns(relation.columns)) if relation.columns else sql.SQL("")
+        statement = sql.SQL("INSERT INTO {} {} SELECT {} FROM {}").format(
+            where, names, _values(range(len(relation.columns))), source
+        )
+        runner.run(statement, rows.count, change, "an insert", by_index=False)
+
+
+def columns(of: Sequence[Column]) -> sql.Composed:
+    return sql.SQL(", ").join([sql.Identifier(column.name) for column in of])
+
+
+def _values(columns: Sequence[int]) -> sql.Composed:
+    return sql.SQL(", ").join([sql.Identifier(f"c{i}") for i in columns])
+
+
+def matches(relation: Relation, letter: str) -> sql.Composed:
+    """Joins the table `t` with the staged rows `d` by their old key (`k`) or their current key (`c`)."""
+    pairs = [
+        sql.SQL("t.{} = d.{}").format(
+            sql.Identifier(relation.columns[i].name), sql.Identifier(f"k{n}" if letter == "k" else f"c{i}")
+        )
+        for n, i in enumerate(key_columns(relation))
+    ]
+    return sql.SQL(" AND ").join(pairs)
+
+
+def _delete(
+    runner: StatementRunner,
+    where: sql.Identifier,
+    change: TableWrite[StagedRows],
+    rows: StagedRows,
+    source: sql.Identifier,
+) -> None:
+    statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(where, source, matches(change.relation, "k"))
+    runner.run(statement, rows.count, change, "a delete", by_index=not rows.is_staged)
+
+
+def _update(
+    runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows], group: RowGroup[StagedRows]
+) -> None:
+    relation = change.relation
+    fixed = {*key_columns(relation), *group.unsent}
+    sets = [
+        sql.SQL("{} = d.{}").format(sql.Identifier(column.name), sql.Identifier(f"c{i}"))
+        for i, column in enumerate(relation.columns)
+        if i not in fixed
+    ]
+    if not sets:
+        return
+    statement = sql.SQL("UPDATE {} t SET {} FROM {} d WHERE {}").format(
+        where, sql.SQL(", ").join(sets), runner.source(group.rows, ".".join(change.target)), matches(relation, "c")
+    )
+    runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
+
+
+def complete(
+    runner: StatementRunner,
+    where: sql.Identifier,
+    change: TableWrite[StagedRows],
+    group: RowGroup[StagedRows],
+    source: sql.Identifier,
+    *,
+    only: sql.SQL = _ALL,
+    also: Sequence[str] = (),
+) -> sql.Identifier:
+    """Create a table of rows whose unsent values come from the rows with the old keys, before those are deleted.
+
+    Args:
+        runner: Runs the statement.
+        where: The table.
+        change: The net change.
+        group: The rows.
+        source: The table that contains them.
+        only: Which rows of the table to consider.
+        also: Other staged columns to copy.
+    """
+    relation = change.relation
+    values = [
+        sql.SQL("{} AS {}").format(
+            sql.Identifier("t", column.name) if i in group.unsent else sql.Identifier("d", f"c{i}"),
+            sql.Identifier(f"c{i}"),
+        )
+        for i, column in enumerate(relation.columns)
+    ]
+    copied = [sql.Identifier("d", name) for name in also]
+    own = runner.new_table_name()
+    statement = sql.SQL(
+        "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {} AND {}"
+    ).format(own, sql.SQL(", ").join([*copied, *values]), where, source, matches(relation, "k"), only)
+    runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
+    return own
+
+
+def whole_row(relation: Relation) -> tuple[sql.Composed, sql.Composed]:
+    """A row of the table `t` and a staged row, both as text: this compares types without equality, too."""
+    row = sql.SQL("ROW({})::text")
+    present = row.format(sql.SQL(", ").join([sql.Identifier("t", c.name) for c in relation.columns]))
+    return present, row.format(_values(range(len(relation.columns))))
+
+
+def _remove_copies(
+    runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows
+) -> None:
+    """Delete the given number of copies of each row."""
+    present, staged = whole_row(change.relation)
+    source = runner.source(rows, ".".join(change.target))
+    total = runner.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
+    assert total is not None
+    statement = sql.SQL(
+        "DELETE FROM {where} WHERE ctid = ANY (ARRAY("
+        " SELECT place FROM ("
+        "  SELECT t.place, d.n, row_number() OVER (PARTITION BY d.whole) AS number"
+        "  FROM (SELECT ctid AS place, {present} AS whole FROM {where} t) t"
+        "  JOIN (SELECT {staged} AS whole, n FROM {source}) d USING (whole)"
+        " ) found WHERE number <= n))"
+    ).format(where=where, present=present, staged=staged, source=source)
+    runner.run(statement, total[0], change, "a delete", by_index=False)
