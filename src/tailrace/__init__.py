@@ -1,4 +1,4 @@
-"""Tailrace: PostgreSQL's write-ahead log as a durable change log, and everything made from it."""
+"""Tailrace turns PostgreSQL's write-ahead log into a durable change log, and builds everything else from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Change", "LogReader", "Lsn", "Position"]
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Change": "tailrace.change",
     "LogReader": "tailrace.log.reader",
     "Lsn": "tailrace.change",
@@ -22,7 +22,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: the command line starts without Arrow, Parquet and the store's client where it needs none of them.
-    if name not in _HOMES:
+    # Imported on demand: the command line starts without Arrow, Parquet and the store's client if it needs none.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""What the log is about: positions, relations, changes. Frozen values, no I/O."""
+"""The log's vocabulary: positions, relations and changes, as frozen values without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tailrace.errors import ConfigError, DecodeError
 
 
 class Lsn(int):
-    """A position in the write-ahead log, printed the way PostgreSQL prints it."""
+    """A position in the write-ahead log, printed as PostgreSQL prints it."""
 
     __slots__ = ()
 
@@ -38,14 +38,14 @@ class Lsn(int):
 
 
 class Position(NamedTuple):
-    """Where a change stands: total order, unique, the same at every re-read."""
+    """The position of a change in the log: unique, totally ordered, and the same on every read."""
 
     commit_lsn: Lsn
     ordinal: int
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """`0/1A2B3C4:17`, or an LSN alone for the first change of that commit."""
+        """Parse `0/1A2B3C4:17`; an LSN alone is the position of that commit's first change."""
         lsn, colon, ordinal = text.partition(":")
         if colon and not ordinal.isdecimal():
             raise ConfigError(f"{text!r} is not a position", "a position looks like 0/1A2B3C4:17")
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A PostgreSQL type, with everything needed to read its text without asking the server."""
+    """A PostgreSQL type, with everything needed to parse its text without querying the server."""
 
     oid: int
     schema: str
@@ -65,12 +65,12 @@ class Type:
     kind: str = "b"
     """`pg_type.typtype`: b base, c composite, d domain, e enum, r range, m multirange."""
     base: Type | None = None
-    """A domain's base type; itself a domain where domains are stacked."""
+    """A domain's base type, which may be a domain itself."""
     base_modifier: int = -1
     element: Type | None = None
     """An array's element type."""
     labels: tuple[str, ...] = ()
-    """An enum's labels when the relation was described; later ones may appear in rows."""
+    """An enum's labels when the relation was described. Rows may contain labels that were added later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +79,25 @@ class Column:
     type: Type
     modifier: int = -1
     is_identity: bool = False
-    """Part of the replica identity, as pgoutput flags it."""
+    """Whether pgoutput flags the column as part of the replica identity."""
     number: int | None = None
-    """`attnum`: tells a re-added column from the one dropped. None when the catalogue had moved on already."""
+    """`attnum`, which differs between a dropped column and one re-added under its name. None if the catalogue had
+    already changed when the relation was described."""
     nullable: bool = True
     default: str | None = None
-    """The default's expression, as PostgreSQL prints it."""
+    """The default expression, as PostgreSQL prints it."""
     missing: str | None = None
-    """What rows older than this column show for it (`attmissingval`), as text."""
+    """The value that rows older than this column have in it (`attmissingval`), as text."""
     comment: str | None = None
 
 
 OWN: Final = "Tailrace:"
-"""How the comment of a table begins that is Tailrace's own: a sink's cursor, say, in the database that is captured."""
+"""The start of the comment on each of Tailrace's own tables, such as a sink's cursor in the captured database."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """One version of one table's shape."""
+    """One version of a table's definition."""
 
     oid: int
     schema: str
@@ -105,7 +106,7 @@ class Relation:
     """`relreplident`: d default, n nothing, f full, i index."""
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
-    """Columns that identify a row: the replica identity's, or the primary key where the identity is full."""
+    """Columns that identify a row: those of the replica identity, or the primary key if the identity is full."""
     generated: tuple[str, ...] = ()
     """Generated columns that pgoutput does not send."""
     comment: str | None = None
@@ -116,16 +117,19 @@ class Relation:
 
     @property
     def is_own(self) -> bool:
-        """One of Tailrace's own: it is not captured, else what a sink writes would be delivered to it again."""
+        """Whether this is one of Tailrace's own tables.
+
+        They are not captured. Otherwise a sink would receive its own writes.
+        """
         return self.comment is not None and self.comment.startswith(OWN)
 
     def to_json(self) -> str:
-        """Canonical: equal relations have equal text."""
+        """The canonical JSON: equal relations have equal text."""
         return self._text
 
     @cached_property
     def _text(self) -> str:
-        # Once: every segment carries it.
+        # Cached, because every segment carries it.
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -153,7 +157,7 @@ class Operation(StrEnum):
 
 
 class Unchanged:
-    """The one value `UNCHANGED`: a TOASTed value that the update did not touch and PostgreSQL did not send."""
+    """The class of `UNCHANGED`: a TOASTed value that the update did not touch and PostgreSQL did not send."""
 
     __slots__ = ()
 
@@ -167,10 +171,10 @@ class Unchanged:
 UNCHANGED: Final = Unchanged()
 
 Value = bool | int | float | Decimal | bytes | str | None
-"""A column's value in Python; what Python's own classes cannot hold exactly is PostgreSQL's text."""
+"""A column's value in Python. A value that no Python class holds exactly is a `str` with PostgreSQL's text."""
 
 Image = tuple[bytes | Unchanged | None, ...]
-"""A row as sent: one entry for each column of the relation, PostgreSQL's own text, UTF-8."""
+"""A row as it was sent: for each column of the relation, PostgreSQL's text in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +189,10 @@ class Change:
     relation: Relation | None = None
     old: Image | None = None
     old_is_key: bool = False
-    """`old` holds only the identity's columns (the others are None in it, and say nothing)."""
+    """Whether `old` holds only the replica identity's columns; its other entries are None and carry no information."""
     new: Image | None = None
     truncate_options: tuple[str, ...] = ()
-    """CASCADE, RESTART IDENTITY."""
+    """Any of CASCADE and RESTART IDENTITY."""
     prefix: str | None = None
     content: bytes | None = None
     transactional: bool = True
@@ -203,27 +207,27 @@ class Change:
 
     @cached_property
     def before(self) -> dict[str, Value] | None:
-        """The row that was there, by column; only the key's columns where no more was sent."""
+        """The row before the change, by column name; only the key's columns if PostgreSQL sent no others."""
         return _values(self.old_columns)
 
     @cached_property
     def after(self) -> dict[str, Value] | None:
-        """The row that is there now, by column; those in `unchanged` are absent."""
+        """The row after the change, by column name, without the columns in `unchanged`."""
         return _values(self.new_columns)
 
     @cached_property
     def key(self) -> dict[str, Value] | None:
-        """What identified the row before the change; for an insert, what identifies it now. None without a key."""
+        """The row's key before the change; for an insert, its key now. None if the table has no key."""
         return _values(self.key_columns)
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """Columns that the update did not touch and whose values, being large, were not sent."""
+        """Columns whose large values PostgreSQL did not send, because the update did not touch them."""
         return tuple([c.name for c, v in self._sent(self.new) if isinstance(v, Unchanged)])
 
     @property
     def old_columns(self) -> list[tuple[Column, bytes | None]] | None:
-        """The columns of `before`, each with its text."""
+        """The columns of `before`, each with PostgreSQL's text."""
         sent = self._sent(self.old)
         columns = [(c, v) for c, v in sent if not isinstance(v, Unchanged) and (c.is_identity or not self.old_is_key)]
         return None if self.old is None else columns
@@ -254,7 +258,7 @@ class Change:
 
 
 def _values(columns: list[tuple[Column, bytes | None]] | None) -> dict[str, Value] | None:
-    # Here, because types knows Arrow, and a position should not cost its import.
+    # Imported here, because types imports Arrow, which users of positions do not need.
     from tailrace.types import mapping
 
     return None if columns is None else {c.name: mapping(c).python_value(v) for c, v in columns}

@@ -1,34 +1,34 @@
-"""Every error Tailrace raises, and what to do about each.
+"""All errors that Tailrace raises, and what to do about each.
 
     TailraceError
     ├── ConfigError        settings or arguments are wrong
-    ├── SourceError        the source cannot be reached, or broke off           (retry helps)
-    ├── SourceRefused      the source answered, and says no: authentication, privileges, wal_level
-    ├── SlotLost           the slot is gone, or its WAL is
-    ├── GapError           the slot is ahead of the log: changes between them were never captured
-    ├── WrongSource        another system, timeline or database than the log was made from
-    ├── StoreError         the object store cannot be reached, or broke off     (retry helps)
-    ├── StoreRefused       the object store says no: permissions, no such bucket, disk full
+    ├── SourceError        the source is unreachable, or the connection broke        (retry helps)
+    ├── SourceRefused      the source rejected a request: authentication, privileges, wal_level
+    ├── SlotLost           the slot was dropped, or its WAL was removed
+    ├── GapError           the slot is ahead of the log: the changes between them were never captured
+    ├── WrongSource        another system, timeline or database than the log was captured from
+    ├── StoreError         the object store is unreachable, or the connection broke  (retry helps)
+    ├── StoreRefused       the object store rejected a request: permissions, no such bucket, disk full
     ├── FencedError        another capture writes this log
-    ├── CorruptError       bytes in the store are not what was written
-    ├── DecodeError        a message or value that does not follow PostgreSQL's format
-    ├── SnapshotError      a snapshot could not be made
-    ├── SparkError         Spark or its Java cannot be started, or broke off
-    ├── SinkError          a destination cannot be reached, or broke off        (retry helps)
-    ├── SinkRefused        a destination answered, and says no: authentication, privileges, no such database
-    ├── SinkDiverged       a destination does not hold what was delivered to it: somebody else wrote there
-    ├── PoisonError        a change that its destination can never take
-    └── RevertError        a change cannot be taken back
+    ├── CorruptError       bytes in the store differ from what was written
+    ├── DecodeError        a message or value does not follow PostgreSQL's format
+    ├── SnapshotError      a snapshot could not be taken
+    ├── SparkError         Spark or its Java cannot be started, or failed
+    ├── SinkError          a destination is unreachable, or the connection broke     (retry helps)
+    ├── SinkRefused        a destination rejected a request: authentication, privileges, no such database
+    ├── SinkDiverged       a destination does not hold what was delivered: somebody else wrote to it
+    ├── PoisonError        the destination can never accept this change
+    └── RevertError        a change cannot be reverted
 
-A class exists only where a caller acts differently. `retry` says whether trying again can help without anyone doing
-anything; `hint` says what the operator should do. Messages name table, position and operation, never row values.
+A class exists only where a caller acts differently. `retry` says whether retrying can help without anybody stepping
+in; `hint` says what the operator should do. Messages name table, position and operation, never row values.
 """
 
 from __future__ import annotations
 
 
 class TailraceError(Exception):
-    """Root of all errors; `str()` is the message, `hint` the remedy."""
+    """The root of all errors. `str()` gives the message, `hint` the remedy."""
 
     retry = False
 
@@ -106,7 +106,7 @@ class SinkDiverged(TailraceError):
 
 
 class PoisonError(TailraceError):
-    """`positions` names the changes, as texts: `0/1A2B3C4:17`."""
+    """`positions` names the changes as strings: `0/1A2B3C4:17`."""
 
     def __init__(self, message: str, hint: str = "", positions: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint)

@@ -1,4 +1,4 @@
-"""How fast a count grows."""
+"""The rate at which a count grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Rate:
-    """Per second, over the last few seconds; in the beginning since then, when the count was 0."""
+    """A count's growth per second over the last few seconds; at first, since the rate was created with a count of 0."""
 
     def __init__(self, seconds: float = 3.0) -> None:
         self._seconds = seconds
@@ -15,7 +15,7 @@ class Rate:
     def of(self, count: int) -> float:
         now = time.monotonic()
         if self._seen and count < self._seen[-1][1]:
-            self._seen.clear()  # whoever counts began anew
+            self._seen.clear()  # the counter was reset
         self._seen.append((now, count))
         while len(self._seen) > 2 and self._seen[1][0] < now - self._seconds:
             self._seen.pop(0)

@@ -1,8 +1,8 @@
-"""The object store: one face over files, S3, GCS, Azure and memory.
+"""The object store: one interface to files, S3, GCS, Azure and memory.
 
-obstore does the work (an absent object is its FileNotFoundError, on every backend). Two things are ours: on `file://` a
-created object is durable (file and directory fsynced; obstore does neither), and `create` tells a repeated PUT of the
-same bytes from another writer's object.
+obstore does the work (an absent object is its FileNotFoundError, on every backend). This module adds two things: on
+`file://` a created object is durable (file and directory are fsynced; obstore does neither), and `create` distinguishes
+a repeated PUT of the same bytes from another writer's object.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tailrace.errors import ConfigError, StoreError, StoreRefused
 
 _memory: dict[str, MemoryStore] = {}
 
-# A PUT of one segment takes milliseconds to a second; a request that takes longer than this will not come back.
+# A PUT of one segment takes from milliseconds to a second; a request that takes longer than this never returns.
 _TIMEOUT = timedelta(seconds=30)
-# Short: whoever called retries too, and tells about it.
+# Short, because callers retry too, and log that they do.
 _RETRY_FOR = timedelta(seconds=10)
 
 
@@ -55,9 +55,10 @@ class Store:
 
     @staticmethod
     def open(url: str, options: Mapping[str, str] | None = None) -> Store:
-        """A store by URL: `file:///path` (or a plain path), `s3://`, `gs://`, `az://`, `memory://name`.
+        """Open the store at a URL.
 
-        Credentials come from the environment as the cloud's own tools read them, or from `options`.
+        `url` is `file:///path` (or a plain path), `s3://`, `gs://`, `az://` or `memory://name`. Credentials come from
+        `options`, or from the environment variables that the cloud's own tools read.
         """
         parts = urlsplit(url)
         if parts.scheme in ("", "file"):
@@ -68,12 +69,12 @@ class Store:
             return Store(url, _memory.setdefault(url, MemoryStore()))
         if parts.scheme not in ("s3", "gs", "az", "abfs", "abfss"):
             raise ConfigError(f"store {url}: unknown scheme {parts.scheme!r}", "use file://, s3://, gs:// or az://")
-        http = str((options or {}).get("endpoint", "")).startswith("http://")
+        is_http = str((options or {}).get("endpoint", "")).startswith("http://")
         try:
             backend = from_url(  # type: ignore[call-overload]
                 url,
                 config=dict(options or {}),
-                client_options={"timeout": _TIMEOUT, "allow_http": http},
+                client_options={"timeout": _TIMEOUT, "allow_http": is_http},
                 retry_config={"max_retries": 5, "retry_timeout": _RETRY_FOR},
             )
         except (BaseError, ValueError) as error:
@@ -81,8 +82,8 @@ class Store:
         return Store(url, backend)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Create an object, durably. False when the key already holds other bytes; the same bytes are a success."""
-        with self._mapped(key):
+        """Create an object durably. Return False if the key already holds other bytes; the same bytes are a success."""
+        with self._translated_errors(key):
             try:
                 obstore.put(self._backend, key, data, mode="create")
             except AlreadyExistsError:
@@ -90,33 +91,33 @@ class Store:
         return True
 
     def replace(self, key: str, data: bytes) -> None:
-        """Create or overwrite an object, durably."""
-        with self._mapped(key):
+        """Create or overwrite an object durably."""
+        with self._translated_errors(key):
             obstore.put(self._backend, key, data)
 
     def get(self, key: str) -> bytes | None:
-        with self._mapped(key):
+        with self._translated_errors(key):
             try:
                 return obstore.get(self._backend, key).bytes().to_bytes()
             except FileNotFoundError:
                 return None
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        with self._mapped(key):
+        with self._translated_errors(key):
             try:
                 return obstore.get_range(self._backend, key, start=start, length=length).to_bytes()
             except FileNotFoundError:
                 return None
 
     def source(self, key: str) -> Any:
-        """An object as a file that Arrow reads in parts. FileNotFoundError when there is none."""
+        """The object as a file that Arrow reads in ranges. Raises FileNotFoundError if there is none."""
         info = self.head(key)
         if info is None:
             raise FileNotFoundError(key)
-        return pa.PythonFile(_Parts(self, info), mode="r")
+        return pa.PythonFile(_RangeReader(self, info), mode="r")
 
     def head(self, key: str) -> ObjectInfo | None:
-        with self._mapped(key):
+        with self._translated_errors(key):
             try:
                 meta = obstore.head(self._backend, key)
             except FileNotFoundError:
@@ -124,23 +125,23 @@ class Store:
         return ObjectInfo(key, meta["size"], meta["last_modified"])
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` (whole path parts), in key order, `after` excluded."""
+        """Objects whose key starts with `prefix` (whole path segments) and follows `after`, in key order."""
         found: list[ObjectInfo] = []
-        with self._mapped(prefix):
+        with self._translated_errors(prefix):
             try:
                 for page in obstore.list(self._backend, prefix=prefix or None, offset=after):
                     found.extend(ObjectInfo(m["path"], m["size"], m["last_modified"]) for m in page)
             except FileNotFoundError:
                 return iter(())
-        # Files are listed in directory order; the clouds sort, and sorting the sorted costs nothing.
+        # Files are listed in directory order. The clouds return sorted keys, which cost nothing to sort again.
         return iter(sorted(found, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
-        with self._mapped(key), contextlib.suppress(FileNotFoundError):
+        with self._translated_errors(key), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._backend, key)
 
     @contextlib.contextmanager
-    def _mapped(self, key: str) -> Iterator[None]:
+    def _translated_errors(self, key: str) -> Iterator[None]:
         where = f"store {self.url}: {key}"
         try:
             yield
@@ -151,51 +152,54 @@ class Store:
         except (BaseError, FileNotFoundError) as error:
             text = str(error).splitlines()[0]
             if "NoSuchBucket" in str(error):
-                raise StoreRefused(f"{where}: no such bucket", "create the bucket, or mend the URL") from error
-            raise StoreError(f"{where}: {text}", "it is tried again; check that the store is reachable") from error
+                raise StoreRefused(f"{where}: no such bucket", "create the bucket, or correct the URL") from error
+            raise StoreError(f"{where}: {text}", "retrying automatically; check that the store is reachable") from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreRefused(f"{where}: disk full", "free some space; nothing was lost") from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
                 raise StoreRefused(f"{where}: {error.strerror}", "check the directory's permissions") from error
-            raise StoreError(f"{where}: {error.strerror}", "it is tried again") from error
+            raise StoreError(f"{where}: {error.strerror}", "retrying automatically") from error
 
 
 class FileStore(Store):
-    """Objects as files. Written aside, fsynced, then linked to their name: never half there, never overwritten."""
+    """Objects as files. Each is written under a temporary name, fsynced, then linked to its own name.
+
+    So no object is ever visible in part, and `create` never overwrites one.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = root.as_uri()
-        with self._mapped(""):
+        with self._translated_errors(""):
             root.mkdir(parents=True, exist_ok=True)
             super().__init__(self.url, LocalStore(root))
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._mapped(key), self._aside(key, data) as (aside, target):
+        with self._translated_errors(key), self._temporary(key, data) as (temporary, target):
             try:
-                os.link(aside, target)
+                os.link(temporary, target)
             except FileExistsError:
                 return target.read_bytes() == data
             _fsync(target.parent)
         return True
 
     def replace(self, key: str, data: bytes) -> None:
-        with self._mapped(key), self._aside(key, data) as (aside, target):
-            os.replace(aside, target)
+        with self._translated_errors(key), self._temporary(key, data) as (temporary, target):
+            os.replace(temporary, target)
             _fsync(target.parent)
 
     def source(self, key: str) -> Any:
         return pa.memory_map(str(self.root / key))
 
     @contextlib.contextmanager
-    def _aside(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+    def _temporary(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         target = self.root / key
         _make_directories(target.parent)
-        # obstore takes a name that ends in #<number> for an upload under way and never lists it.
-        aside = target.with_name(f"{target.name}#{uuid.uuid4().int}")
+        # obstore treats a name that ends in #<number> as an upload in progress and never lists it.
+        temporary = target.with_name(f"{target.name}#{uuid.uuid4().int}")
         try:
-            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             try:
                 view = memoryview(data)
                 while view:
@@ -203,14 +207,16 @@ class FileStore(Store):
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            yield aside, target
+            yield temporary, target
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
-class _Parts(io.RawIOBase):
-    """An object, as much of it at a time as is asked for. obstore has such a reader, which does not know `closed`, and
-    Arrow asks; and its errors would not be ours."""
+class _RangeReader(io.RawIOBase):
+    """Reads an object range by range.
+
+    obstore's own reader lacks the `closed` attribute that Arrow checks, and raises errors that are not Tailrace's.
+    """
 
     def __init__(self, store: Store, info: ObjectInfo) -> None:
         self._store = store

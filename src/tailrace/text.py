@@ -1,12 +1,12 @@
-"""PostgreSQL's text of one value, read in plain Python into the value Arrow stores.
+"""Parsers for PostgreSQL's text of single values, in plain Python.
 
-Temporal values are integers counted from 1970-01-01 (days, or microseconds), as Arrow holds them, because
-Python's own classes end at year 9999 and begin at year 1. A text that is well formed but has no place in the
-Arrow type gives `SPECIAL`; a text that PostgreSQL would never print gives ValueError. The vectorised decoder
-is held to this module.
+Each returns the value that Arrow stores. Temporal values are integers counted from 1970-01-01 (days, or
+microseconds), because Python's own classes are limited to the years 1 to 9999. Well-formed text whose value the Arrow
+type cannot hold gives `SPECIAL`; text that PostgreSQL never prints raises ValueError. Tests hold the vectorised
+decoder to this module.
 
-The texts are those of a session with DateStyle ISO, IntervalStyle postgres, TimeZone UTC, lc_monetary C and
-bytea_output hex, which every Tailrace connection pins.
+The text is that of a session with DateStyle ISO, IntervalStyle postgres, TimeZone UTC, lc_monetary C and bytea_output
+hex. Every Tailrace connection sets these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DAY_US: Final = 86_400_000_000
 
 
 class Special:
-    """The one value `SPECIAL`: well formed, but the Arrow type cannot hold it."""
+    """The class of `SPECIAL`: a well-formed value that the Arrow type cannot hold."""
 
     __slots__ = ()
 
@@ -71,10 +71,10 @@ def float64(text: str) -> float:
 
 
 def float32(text: str) -> float:
-    """Rounded once, from the decimal text: by way of the nearest double it would be rounded twice."""
+    """Round once, from the decimal text; going through the nearest double would round twice."""
     near = float64(text)
     if math.isfinite(near) and (error := Fraction(text) - Fraction(near)):
-        # Round to odd: of the two doubles around the text, the odd one never sits on a float32 midpoint.
+        # Round to odd: of the two doubles around the value, the odd one is never a float32 midpoint.
         (bits,) = struct.unpack("<q", struct.pack("<d", near))
         if bits & 1 == 0:
             near = math.nextafter(near, math.inf if error > 0 else -math.inf)
@@ -101,7 +101,7 @@ def money(text: str) -> Decimal | Special:
 
 
 def binary(text: str) -> bytes:
-    # bytes.fromhex alone would let blanks through.
+    # bytes.fromhex alone would accept blanks.
     if not text.startswith("\\x") or any(c.isspace() for c in text):
         raise ValueError("not bytea in hex")
     return bytes.fromhex(text[2:])
@@ -118,22 +118,22 @@ def date(text: str) -> int | Special:
 
 
 def timestamp(text: str, zone: str | None) -> int | Special:
-    """`zone` is "+00" where the text must carry it (timestamptz, in a session at UTC), else None."""
+    """`zone` is "+00" if the text must end in it (timestamptz in a UTC session), else None."""
     if text in ("infinity", "-infinity"):
         return TIMESTAMP_INFINITY if text == "infinity" else -TIMESTAMP_INFINITY
     if not (match := _TIMESTAMP.fullmatch(text)) or match[8] != zone:
         raise ValueError("not a timestamp")
     year, month, day, hour, minute, second, fraction, _, bc = match.groups()
     days = _days(int(year), int(month), int(day), bc is not None)
-    moment = days * DAY_US + _clock(hour, minute, second, fraction)
-    return moment if abs(moment) < TIMESTAMP_INFINITY else SPECIAL
+    microseconds = days * DAY_US + _clock(hour, minute, second, fraction)
+    return microseconds if abs(microseconds) < TIMESTAMP_INFINITY else SPECIAL
 
 
 def time(text: str) -> int | Special:
     if not (match := _TIME.fullmatch(text)):
         raise ValueError("not a time")
-    moment = _clock(*match.groups())
-    return moment if moment < DAY_US else SPECIAL
+    microseconds = _clock(*match.groups())
+    return microseconds if microseconds < DAY_US else SPECIAL
 
 
 def interval(text: str) -> dict[str, int] | Special:
@@ -165,7 +165,7 @@ def _days(year: int, month: int, day: int, bc: bool) -> int:
         raise ValueError("no such day")
     if bc:
         year = 1 - year
-    # A year that starts in March ends with the leap day, so month lengths no longer depend on the year.
+    # Years start in March here, so the leap day comes last and month lengths do not depend on the year.
     if month <= 2:
         year, month = year - 1, month + 12
     return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 + day - 719_469

@@ -1,11 +1,10 @@
-"""PostgreSQL type → Arrow type, JSON form, Python value: one table, for every part of Tailrace.
+"""The one table that maps PostgreSQL types to Arrow types, JSON and Python values.
 
-`mapping(column)` gives a column's row of the table, with domains resolved and modifiers applied. Types the
-table does not name (enums, composites, arrays, ranges, extensions' types, unknown ones) are strings:
-PostgreSQL's own text.
+`mapping(column)` returns a column's entry, with domains resolved and modifiers applied. Types that the table does not
+name (enums, composites, arrays, ranges, types of extensions, unknown types) are strings with PostgreSQL's own text.
 
-A value that its Arrow type cannot hold (NaN in a decimal, 24:00:00, a timestamp beyond int64) is NULL in its
-column, and its text stands in a map beside the row, column name → text (`SPECIALS`).
+A value that its Arrow type cannot hold (NaN in a decimal, 24:00:00, a timestamp beyond int64) is NULL in its column.
+Its text is in a map beside the row, from column name to text (`SPECIALS`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tailrace.change import Column, Relation, Type
 from tailrace.errors import DecodeError
 
 TYPE_METADATA: Final = b"postgres.type"
-"""Arrow field metadata: the column's type as SQL names it, such as `numeric(10,2)` or `public.mood`."""
+"""Arrow field metadata: the column's type in SQL, such as `numeric(10,2)` or `public.mood`."""
 
 SPECIALS: Final = pa.map_(pa.string(), pa.string())
 
@@ -33,7 +32,7 @@ INTERVAL: Final = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("mic
 
 
 class Form(Enum):
-    """How a type's text is written: what a parser of it has to know."""
+    """The text format of a type: what a parser has to know about it."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
@@ -52,15 +51,15 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
-    """What one PostgreSQL type is in Tailrace. Texts are UTF-8, as they stand in a change's image."""
+class TypeMapping:
+    """How Tailrace represents one PostgreSQL type. Values are UTF-8 text, as in a change's image."""
 
     form: Form
     arrow: pa.DataType
     parse: Callable[[str], Any]
 
     def arrow_value(self, value: bytes | None) -> Any:
-        """The value Arrow stores, in plain Python (temporal values as integers), or `text.SPECIAL`."""
+        """The value that Arrow stores, in plain Python (temporal values are integers), or `text.SPECIAL`."""
         return None if value is None else self._read(self.parse, value)
 
     def python_value(self, value: bytes | None) -> bool | int | float | Decimal | bytes | str | None:
@@ -69,7 +68,7 @@ class Mapping:
         return self._read(_PYTHON.get(self.form, str), value)  # type: ignore[no-any-return]
 
     def json_text(self, value: bytes | None) -> str:
-        """One line of JSON. Numbers keep PostgreSQL's digits; json and jsonb are nested as they are."""
+        """The value as one line of JSON. Numbers retain PostgreSQL's digits; json and jsonb are nested as they are."""
         return "null" if value is None else self._read(_JSON.get(self.form, _quote), value)
 
     def _read(self, reader: Callable[[str], Any], value: bytes) -> Any:
@@ -90,7 +89,7 @@ def _number(value: str) -> str:
 
 
 def _nested(value: str) -> str:
-    # JSON allows raw line ends only between tokens, so this changes no string.
+    # JSON allows raw line breaks only between tokens, so this changes no string.
     return value.replace("\r", " ").replace("\n", " ")
 
 
@@ -114,43 +113,43 @@ _PYTHON: Final[dict[Form, Callable[[str], Any]]] = {
 }
 
 
-def _integer(bits: int, arrow: pa.DataType) -> Mapping:
-    return Mapping(Form.INTEGER, arrow, partial(text.integer, low=-(2 ** (bits - 1)), high=2 ** (bits - 1) - 1))
+def _integer(bits: int, arrow: pa.DataType) -> TypeMapping:
+    return TypeMapping(Form.INTEGER, arrow, partial(text.integer, low=-(2 ** (bits - 1)), high=2 ** (bits - 1) - 1))
 
 
-TEXT: Final = Mapping(Form.TEXT, pa.string(), str)
-"""Any value as PostgreSQL's own text."""
-_NUMERIC: Final = Mapping(Form.NUMERIC, pa.string(), str)
-_JSON_TEXT: Final = Mapping(Form.JSON, pa.string(), str)
+TEXT: Final = TypeMapping(Form.TEXT, pa.string(), str)
+"""The mapping that retains any value as PostgreSQL's own text."""
+_NUMERIC: Final = TypeMapping(Form.NUMERIC, pa.string(), str)
+_JSON_TEXT: Final = TypeMapping(Form.JSON, pa.string(), str)
 
-_TABLE: Final[dict[str, Mapping]] = {
-    "bool": Mapping(Form.BOOLEAN, pa.bool_(), text.boolean),
+_TABLE: Final[dict[str, TypeMapping]] = {
+    "bool": TypeMapping(Form.BOOLEAN, pa.bool_(), text.boolean),
     "int2": _integer(16, pa.int16()),
     "int4": _integer(32, pa.int32()),
     "int8": _integer(64, pa.int64()),
     "oid": _integer(64, pa.int64()),
-    "float4": Mapping(Form.FLOAT, pa.float32(), text.float32),
-    "float8": Mapping(Form.FLOAT, pa.float64(), text.float64),
+    "float4": TypeMapping(Form.FLOAT, pa.float32(), text.float32),
+    "float8": TypeMapping(Form.FLOAT, pa.float64(), text.float64),
     "numeric": _NUMERIC,
-    "money": Mapping(Form.MONEY, pa.decimal128(19, 2), text.money),
-    "bytea": Mapping(Form.BINARY, pa.binary(), text.binary),
-    "date": Mapping(Form.DATE, pa.date32(), text.date),
-    "timestamp": Mapping(Form.TIMESTAMP, pa.timestamp("us"), partial(text.timestamp, zone=None)),
-    "timestamptz": Mapping(Form.TIMESTAMPTZ, pa.timestamp("us", "UTC"), partial(text.timestamp, zone="+00")),
-    "time": Mapping(Form.TIME, pa.time64("us"), text.time),
-    "interval": Mapping(Form.INTERVAL, INTERVAL, text.interval),
+    "money": TypeMapping(Form.MONEY, pa.decimal128(19, 2), text.money),
+    "bytea": TypeMapping(Form.BINARY, pa.binary(), text.binary),
+    "date": TypeMapping(Form.DATE, pa.date32(), text.date),
+    "timestamp": TypeMapping(Form.TIMESTAMP, pa.timestamp("us"), partial(text.timestamp, zone=None)),
+    "timestamptz": TypeMapping(Form.TIMESTAMPTZ, pa.timestamp("us", "UTC"), partial(text.timestamp, zone="+00")),
+    "time": TypeMapping(Form.TIME, pa.time64("us"), text.time),
+    "interval": TypeMapping(Form.INTERVAL, INTERVAL, text.interval),
     "json": _JSON_TEXT,
     "jsonb": _JSON_TEXT,
 }
-"""The types of `pg_catalog` that are more than their text."""
+"""The types of `pg_catalog` that are not represented as plain text."""
 
 
-def mapping(column: Column) -> Mapping:
+def mapping(column: Column) -> TypeMapping:
     return _mapping(column.type, column.modifier)
 
 
 @lru_cache(maxsize=4096)
-def _mapping(declared: Type, modifier: int) -> Mapping:
+def _mapping(declared: Type, modifier: int) -> TypeMapping:
     type_, modifier = base(declared, modifier)
     if type_.schema != "pg_catalog" or type_.kind != "b":
         return TEXT
@@ -158,12 +157,12 @@ def _mapping(declared: Type, modifier: int) -> Mapping:
         precision, scale = numeric_modifier(modifier)
         if 1 <= precision <= 38 and 0 <= scale <= precision:
             parse = partial(text.decimal, precision=precision, scale=scale)
-            return Mapping(Form.DECIMAL, pa.decimal128(precision, scale), parse)
+            return TypeMapping(Form.DECIMAL, pa.decimal128(precision, scale), parse)
     return _TABLE.get(type_.name, TEXT)
 
 
 def base(type_: Type, modifier: int) -> tuple[Type, int]:
-    """A domain's type underneath, through any number of domains, and the modifier that holds there."""
+    """The type under any number of domains, and the modifier that applies to it."""
     while type_.kind == "d" and type_.base is not None:
         modifier = type_.base_modifier if type_.base_modifier != -1 else modifier
         type_ = type_.base
@@ -171,13 +170,16 @@ def base(type_: Type, modifier: int) -> tuple[Type, int]:
 
 
 def numeric_modifier(modifier: int) -> tuple[int, int]:
-    """Precision and scale; the scale may be negative, or larger than the precision."""
+    """Return precision and scale. The scale may be negative, or larger than the precision."""
     packed = modifier - 4
     return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
 
 
 def field(column: Column) -> pa.Field:
-    """Nullable always: a delete's old image, and special values, have NULL where the table could not."""
+    """The column's Arrow field.
+
+    It is always nullable: old images of deletes and special values are NULL even if the column is NOT NULL.
+    """
     metadata = {TYPE_METADATA: sql_name(column.type, column.modifier).encode()}
     return pa.field(column.name, mapping(column).arrow, metadata=metadata)
 
@@ -188,13 +190,13 @@ def schema(relation: Relation, as_text: bool = False) -> pa.Schema:
 
 
 def sql_name(type_: Type, modifier: int = -1) -> str:
-    """The type as SQL would declare it; names are quoted where SQL would need it."""
+    """The type as SQL declares it, with names quoted where SQL requires it."""
     if type_.element is not None:
         return sql_name(type_.element, modifier) + "[]"
     if type_.schema != "pg_catalog":
         return f"{_identifier(type_.schema)}.{_identifier(type_.name)}"
     if type_.name == "char":
-        return '"char"'  # without quotes SQL means bpchar
+        return '"char"'  # SQL reads it as bpchar without the quotes
     return type_.name + (_modifier(type_.name, modifier) if modifier >= 0 else "")
 
 
@@ -214,11 +216,11 @@ SQL_NAMES: Final = {
     "varbit": "bit varying",
     "char": '"char"',
 }
-"""Where format_type says something else than pg_type does."""
+"""Names for which format_type differs from pg_type."""
 
 
 def data_type(type_: Type) -> str:
-    """As information_schema has it: `timestamp with time zone`, `ARRAY`, `USER-DEFINED`; a domain is its base type."""
+    """The type in information_schema: `timestamp with time zone`, `ARRAY`, `USER-DEFINED`; for a domain its base."""
     if type_.kind == "d" and type_.base is not None:
         type_ = type_.base
     if type_.schema != "pg_catalog" and type_.element is None:

@@ -1,4 +1,4 @@
-"""Where trails are kept, and a shop that has one."""
+"""A destination for trails, and a shop with a trail."""
 
 from __future__ import annotations
 

@@ -18,23 +18,23 @@ from tests.contract.audited import Audited
 from tests.contract.delivering import Delivering
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import sink_to
+from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
 from tailrace.audit import trail, verify
+from tailrace.capture.capture import Capture
 from tailrace.cli import main
+from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import GapError
-from tailrace.log import plan
-from tailrace.log.retention import Limits, retain
-from tailrace.sinks import Common, Configured
-from tailrace.sinks.audit.register import Register
-from tailrace.sinks.audit.table import ChangesTable
-from tailrace.sinks.stepper import Stepper
-from tailrace.source.capture import Capture
+from tailrace.log import planner
+from tailrace.log.retention import RetentionLimits, retain
+from tailrace.sinks.audit.changes_table import ChangesTable
+from tailrace.sinks.audit.trail_record import TrailRecord
 from tailrace.store import Store
 
 
-def test_a_rows_life(shell: Shell) -> None:
+def test_history_follows_a_row_through_its_keys(shell: Shell) -> None:
     shell.audited.execute(
         'BEGIN; SELECT pg_logical_emit_message(true, \'_bemi\', \'{"user": "ann", "request": 7}\');'
         " INSERT INTO orders (id, status, amount) VALUES (42, 'new', 10.50); COMMIT",
@@ -60,13 +60,13 @@ def test_a_rows_life(shell: Shell) -> None:
     assert told[3]["row"] is None
     as_of = shell.run("history", "orders", "43", "--as-of", told[1]["committed_at"], "--json")
     assert json.loads(as_of)["status"] == "paid"
-    assert "it was not there" in shell.run("history", "orders", "43", "--as-of", "2126-01-01")
-    assert "not heard of yet" in shell.run("history", "orders", "43", "--as-of", "2020-01-01")
+    assert "the row did not exist" in shell.run("history", "orders", "43", "--as-of", "2126-01-01")
+    assert "no change of this row up to then" in shell.run("history", "orders", "43", "--as-of", "2020-01-01")
     assert "INSERT" in shell.run("history", "lines", "42", "1")
     assert "nothing about public.orders 7" in shell.run("history", "orders", "7", code=2)
 
 
-def test_undone_as_shown(shell: Shell) -> None:
+def test_revert_applies_the_statements_it_prints(shell: Shell) -> None:
     connection = shell.audited.log.connection
     shell.audited.execute(
         "INSERT INTO orders (id, status, amount, tags, details) VALUES"
@@ -99,8 +99,8 @@ def test_undone_as_shown(shell: Shell) -> None:
     assert oracle.rows(connection, "public", "orders") != before["orders"]
 
 
-def test_types_of_somebodys_own_are_undone(shell: Shell) -> None:
-    """One that PostgreSQL cannot compare at all, one that it compares by an operator outside pg_catalog."""
+def test_revert_supports_user_defined_types(shell: Shell) -> None:
+    """A type without equality, and one whose equality operator is outside pg_catalog."""
     connection = shell.audited.log.connection
     shell.audited.execute(
         "CREATE EXTENSION vector",
@@ -121,7 +121,7 @@ def test_types_of_somebodys_own_are_undone(shell: Shell) -> None:
     assert oracle.rows(connection, "public", "own") == before
 
 
-def test_what_stands_in_the_way(shell: Shell) -> None:
+def test_revert_reports_conflicts(shell: Shell) -> None:
     connection = shell.audited.log.connection
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')")
     xid = shell.transaction("UPDATE orders SET status = 'paid'")
@@ -135,8 +135,8 @@ def test_what_stands_in_the_way(shell: Shell) -> None:
     assert connection.execute("SELECT amount::text FROM orders WHERE id = 2").fetchall() == [("5.00",)]
 
 
-def test_what_the_trail_has_not_heard_of_yet(shell: Shell) -> None:
-    """The statements themselves notice: nothing is done, not even what was in order."""
+def test_revert_detects_changes_that_the_trail_lacks(shell: Shell) -> None:
+    """The statements detect them, and nothing is changed."""
     connection = shell.audited.log.connection
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new'), (2, 'new')")
     xid = shell.transaction("UPDATE orders SET status = 'paid'")
@@ -150,7 +150,7 @@ def test_what_the_trail_has_not_heard_of_yet(shell: Shell) -> None:
     shell.audited.follow = follow  # type: ignore[method-assign]
 
 
-def test_what_cannot_be_undone(shell: Shell) -> None:
+def test_revert_refuses_what_it_cannot_restore(shell: Shell) -> None:
     shell.audited.execute(
         "CREATE TABLE keyed (id int PRIMARY KEY, n int, t text)",
         "INSERT INTO keyed SELECT g, g FROM generate_series(1, 3) g",
@@ -162,20 +162,20 @@ def test_what_cannot_be_undone(shell: Shell) -> None:
     assert rows == [(1, 1), (2, 2), (3, 3)], "the change before says what PostgreSQL did not send"
     shell.audited.trail.database.execute("DELETE FROM changes WHERE \"table\" = 'keyed' AND primary_key = '3'")
     unknown = shell.transaction("DELETE FROM keyed WHERE id = 3")
-    assert "cannot be brought back whole" in shell.run("revert", "--xid", str(unknown), code=1)
+    assert "cannot be restored completely" in shell.run("revert", "--xid", str(unknown), code=1)
     emptied = shell.transaction("TRUNCATE keyed")
-    assert "TRUNCATE of public.keyed has no rows" in shell.run("revert", "--xid", str(emptied), code=1)
+    assert "cannot revert TRUNCATE of public.keyed" in shell.run("revert", "--xid", str(emptied), code=1)
     for arguments, words in (
-        ([], "which changes?"),
-        (["--key", "1"], "of which table?"),
-        (["--context", "x"], "no NAME=VALUE"),
-        (["--xid", "1"], "no change is like that"),
+        ([], "no changes are selected"),
+        (["--key", "1"], "--key needs --table"),
+        (["--context", "x"], "not NAME=VALUE"),
+        (["--xid", "1"], "no change matches these options"),
         (["--position", "nonsense"], "is not an LSN"),
     ):
         assert words in shell.run("revert", *arguments, code=2)
 
 
-def test_masked_values_are_not_written_back(database: Database, destination: Database, tmp_path: Path) -> None:
+def test_revert_does_not_restore_masked_values(database: Database, destination: Database, tmp_path: Path) -> None:
     database.execute(TABLES)
     mask = {"public.orders.status": "redact"}
     with trailing(database, destination, tmp_path, mask=mask) as audited:
@@ -189,8 +189,8 @@ def test_masked_values_are_not_written_back(database: Database, destination: Dat
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: int) -> None:
-    """As if they had never been, where no conflict was reported."""
+def test_reverting_random_transactions(shell: Shell, postgres: Postgres, seed: int) -> None:
+    """If no conflict is reported, the database is as if they had never been."""
     rng = random.Random(seed)
     work = list(_random_work(rng))
     xids = [shell.transaction(*statements) for statements in work]
@@ -203,7 +203,7 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
         if result.exit_code == 0:
             undone.add(number)
         else:
-            assert "later change" in result.output or "no change is like that" in result.output, result.output
+            assert "later change" in result.output or "no change matches these options" in result.output, result.output
     assert len(undone) > 5
     other = make_database(postgres)
     other.execute(TABLES)
@@ -216,11 +216,11 @@ def test_random_transactions_taken_back(shell: Shell, postgres: Postgres, seed: 
             expected = oracle.rows(connection, "public", name)
             assert oracle.rows(shell.audited.log.connection, "public", name) == expected, name
     drop_database(other)
-    shell.audited.assert_tells()
+    shell.audited.assert_matches()
 
 
 def _random_work(rng: random.Random) -> Iterator[list[str]]:
-    """Every statement changes a row, to what depends on nothing: who comes later has changed what another left."""
+    """Every statement sets a row to a new value, so that a later one always changes what an earlier one left."""
     there: set[int] = set()
     left: set[int] = set()
     for number in range(40):
@@ -246,7 +246,7 @@ def _random_work(rng: random.Random) -> Iterator[list[str]]:
         yield found
 
 
-def test_proved(shell: Shell) -> None:
+def test_verify_reports_every_alteration(shell: Shell) -> None:
     trail = shell.audited.trail.database
     for number in range(30):
         shell.audited.execute(
@@ -255,18 +255,18 @@ def test_proved(shell: Shell) -> None:
         )
         if number % 7 == 0:
             shell.audited.follow()
-    assert "the table says what the log says" in shell.run("audit", "verify")
+    assert "the table matches the log" in shell.run("audit", "verify")
     tampered = [
         ("UPDATE changes SET after = after || '{\"amount\": 1}' WHERE", 3, "after differ"),
         ("UPDATE changes SET context = '{\"user\": 1}' WHERE", 4, "context differ"),
         ("UPDATE changes SET unchanged = '{amount}', after = after || '{\"amount\": 2}' WHERE", 5, "after differ"),
-        ("DELETE FROM changes WHERE", 6, "the log has it, the trail does not"),
+        ("DELETE FROM changes WHERE", 6, "in the log, but not in the trail"),
         ("UPDATE changes SET committed_at = committed_at + '1 s' WHERE", 7, "committed_at differ"),
         (
             'INSERT INTO changes SELECT gen_random_uuid(), database, schema, "table", operation, before, after,'
             " context, '99', committed_at, position, queued_at, created_at, xid, commit_position, 77"
             " FROM changes WHERE",
-            *(8, "the trail has it, the log does not"),
+            *(8, "in the trail, but not in the log"),
         ),
     ]
     for number, (statement, key, words) in enumerate(tampered, 1):
@@ -276,8 +276,8 @@ def test_proved(shell: Shell) -> None:
         assert f"differs from the log in {number} of" in said
 
 
-def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "_AT_ONCE", plan.Limits(1, 1 << 20))
+def test_verify_while_rows_are_added_and_expire(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_BATCH", planner.BatchLimits(1, 1 << 20))
     for number in range(4):
         shell.audited.execute(f"INSERT INTO orders (id) VALUES ({number})")
         shell.audited.follow()
@@ -285,13 +285,13 @@ def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: py
     options, name = trail.options_of(given, {})
     ((oldest,),) = shell.audited.trail.database.rows("SELECT min(committed_at) FROM changes WHERE primary_key = '3'")
 
-    def meanwhile(_: verify.Tally) -> None:
+    def meanwhile(_: verify.VerificationReport) -> None:
         shell.audited.execute("INSERT INTO orders (id) SELECT max(id) + 1 FROM orders")
         shell.audited.follow()
-        Register(proved.connection, options.schema, name).keep_since(oldest)
-        ChangesTable(proved.connection, *proved.place).drop_before(oldest, 100)
+        TrailRecord(proved.connection, options.schema, name).set_retention(oldest)
+        ChangesTable(proved.connection, *proved.table_name).drop_before(oldest, 100)
 
-    with trail.at(options, name) as proved:
+    with trail.connect(options, name) as proved:
         tally = verify.verify(proved, given.store, trail.common_of(given, {}, name), None, meanwhile)
     assert (tally.changes, tally.differences) == (4, [])
     shell.audited.trail.database.execute(
@@ -299,12 +299,12 @@ def test_proved_while_changes_come_and_old_ones_go(shell: Shell, monkeypatch: py
         " WHERE id = (SELECT id FROM changes ORDER BY commit_position DESC LIMIT 1)"
     )
     said = shell.run("audit", "verify", code=1)
-    assert "the log has it, the trail does not" in said
-    assert "the trail has it, the log does not" in said
+    assert "in the log, but not in the trail" in said
+    assert "in the trail, but not in the log" in said
 
 
-def test_proved_where_values_were_not_sent(shell: Shell) -> None:
-    """Forged ones are named, whatever the row says that it does not know; those that nothing tells are counted."""
+def test_verify_with_unsent_values(shell: Shell) -> None:
+    """Forged values are reported, even if the row marks them as unknown; values that no change contains are counted."""
     trail = shell.audited.trail.database
     database = shell.audited.source.name
     shell.audited.execute(
@@ -325,18 +325,18 @@ def test_proved_where_values_were_not_sent(shell: Shell) -> None:
         assert words in shell.run("audit", "verify", code=1)
         trail.execute(update.format(f"unchanged = NULL, after = $${before}$$"))
     trail.execute(update.format("unchanged = '{body}', after = after || '{\"body\": \"__tailrace_unchanged\"}'"))
-    assert "1 values that PostgreSQL did not send" in shell.run("audit", "verify")
+    assert "1 values were not sent by PostgreSQL" in shell.run("audit", "verify")
     trail.execute(
         'INSERT INTO changes (id, database, schema, "table", operation, committed_at, position, queued_at)'
         f" VALUES (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), 1, now()),"
         f" (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), (1::bigint << 62), now())"
     )
     said = shell.run("audit", "verify", code=1)
-    assert "1 rows from before Tailrace" in said
-    assert "40000000/0:0  public.big: the trail has it, the log does not" in said
+    assert "1 rows were written before Tailrace" in said
+    assert "40000000/0:0  public.big: in the trail, but not in the log" in said
 
 
-def test_erased_and_still_proved(shell: Shell) -> None:
+def test_verify_after_erasing_values(shell: Shell) -> None:
     trail = shell.audited.trail.database
     shell.audited.execute(
         "INSERT INTO orders (id, status, amount) VALUES (1, 'secret', 1), (2, 'other', 2)",
@@ -347,7 +347,7 @@ def test_erased_and_still_proved(shell: Shell) -> None:
     assert trail.rows("SELECT count(*) FROM changes WHERE changes::text LIKE '%secret%'") == [(0,)]
     assert trail.rows("SELECT after ->> 'status' FROM changes WHERE primary_key = '2'") == [("other",)]
     said = shell.run("audit", "verify")
-    assert "2 rows whose values were erased" in said
+    assert "2 rows have erased values" in said
     shell.audited.execute("UPDATE orders SET amount = 3 WHERE id = 5")
     shell.run("audit", "verify")
     xid = shell.transaction("DELETE FROM orders WHERE id = 5")
@@ -357,15 +357,15 @@ def test_erased_and_still_proved(shell: Shell) -> None:
     trail.execute("UPDATE changes SET after = after || '{\"amount\": 9}' WHERE primary_key = '5'")
     shell.run("audit", "verify", code=1)
     for arguments, words in (
-        (["orders", "5", "--column", "id"], "identifies the row"),
+        (["orders", "5", "--column", "id"], "is part of the key"),
         (["orders", "5", "--column", "nothing"], "never had nothing"),
-        (["orders", "77"], "nothing about"),
+        (["orders", "77"], "no changes of"),
     ):
         assert words in shell.run("audit", "erase", *arguments, "--yes", code=2)
 
 
-def test_erased_under_all_its_keys(shell: Shell) -> None:
-    """And nobody else's, who had one of them; nor does a value come back that was not known yet."""
+def test_erasing_covers_all_keys_of_a_row(shell: Shell) -> None:
+    """Other rows that had one of the keys remain; unknown values are not recovered later."""
     trail = shell.audited.trail.database
     shell.audited.execute(
         "CREATE TABLE people (id int PRIMARY KEY, name text, body text)",
@@ -398,22 +398,22 @@ def test_erased_under_all_its_keys(shell: Shell) -> None:
     shell.run("audit", "verify")
 
 
-def test_proved_where_the_log_was_trimmed(shell: Shell) -> None:
+def test_verify_after_log_retention(shell: Shell) -> None:
     trail = shell.audited.trail.database
     for number in range(6):
         shell.audited.execute(f"INSERT INTO orders (id, status) VALUES ({number}, 'a')")
         shell.audited.follow()
-    removed = retain(shell.audited.log.store, Limits(max_bytes=12_000), force=True).remove
+    removed = retain(shell.audited.log.store, RetentionLimits(max_bytes=12_000), force=True).remove
     assert removed
     said = shell.run("audit", "verify")
-    assert "rows from before what is still in the log" in said
+    assert "rows are older than the retained log" in said
     trail.execute("UPDATE changes SET after = '{}' WHERE primary_key = '5'")
     assert "orders 5: after differ" in shell.run("audit", "verify", code=1)
 
 
-def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:
-    """Somebody dropped the slot, and accepted it: the trail has what is before and after, and says what it lacks."""
-    store = settings.Store((tmp_path / "store").as_uri())
+def test_verify_reports_a_gap(database: Database, destination: Database, tmp_path: Path) -> None:
+    """The slot was dropped and the gap accepted: the trail has the changes before and after, and reports the gap."""
+    store = settings.StoreSettings((tmp_path / "store").as_uri())
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
 
     def capture(*, accept_gap: bool = False) -> None:
@@ -438,23 +438,25 @@ def test_after_a_gap(database: Database, destination: Database, tmp_path: Path) 
     config = write_config(tmp_path / "tailrace.toml", database, destination, store.url)
     result = CliRunner().invoke(main, ["--config", str(config), "audit", "verify"])
     assert result.exit_code == 0, result.output
-    assert "was lost: neither the log nor the table has it" in result.output
+    assert "were lost: neither the log nor the table has them" in result.output
 
 
-def test_a_log_that_begins_later(database: Database, destination: Database, tmp_path: Path) -> None:
-    """The old one is gone, with what was not delivered yet: the trail notes it, and a sink that keeps tables stops."""
+def test_a_new_log_after_undelivered_changes_were_lost(
+    database: Database, destination: Database, tmp_path: Path
+) -> None:
+    """The old log is lost with undelivered changes: the trail records a gap, and a sink with tables stops."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
-    old, new = (settings.Store((tmp_path / name).as_uri()) for name in ("old", "new"))
+    old, new = (settings.StoreSettings((tmp_path / name).as_uri()) for name in ("old", "new"))
 
-    def insert(number: int, store: settings.Store) -> None:
+    def insert(number: int, store: settings.StoreSettings) -> None:
         database.execute(f"INSERT INTO t VALUES ({number})")
         Capture(configured(database), Store.open(store.url), until="current").run()
 
-    def steppers(store: settings.Store) -> list[Stepper]:
-        common = Common(type="postgres", name="replica", start="earliest", route="copy.{table}")
+    def steppers(store: settings.StoreSettings) -> list[DrivenStepper]:
+        common = SinkSettings(type="postgres", name="replica", start="earliest", route="copy.{table}")
         audit = {**Audited(destination).settings(), "name": "audit"}
-        audited = sinks.configured(settings.Settings(store=store, sinks=(audit,)), {})
-        return [Stepper(each, store) for each in (*audited, Configured(common, sink_to(destination)))]
+        audited = sinks.from_settings(settings.Settings(store=store, sinks=(audit,)), {})
+        return [DrivenStepper(each, store) for each in (*audited, ConfiguredSink(common, sink_to(destination)))]
 
     insert(0, old)
     insert(1, old)
@@ -475,7 +477,7 @@ def test_a_log_that_begins_later(database: Database, destination: Database, tmp_
     replica.close()
 
 
-def test_without_a_trail(tmp_path: Path) -> None:
+def test_commands_without_an_audit_sink(tmp_path: Path) -> None:
     config = tmp_path / "tailrace.toml"
     config.write_text('[source]\nurl = "postgresql://x/y"\n[store]\nurl = "file:///tmp/none"')
     result: Any = CliRunner().invoke(main, ["--config", str(config), "history", "t", "1"])

@@ -1,4 +1,4 @@
-"""`tailrace audit` with nothing but Bemi's environment: on a server with a password and a certificate."""
+"""`tailrace audit` with only Bemi's environment, on a server with a password and a certificate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 from tests.fixtures.tls import Tls, TlsProxy
 
-from tailrace.audit import environment
+from tailrace.audit import bemi_environment
 from tailrace.embedded.process import free_port, wait_until
 from tailrace.errors import ConfigError
 
@@ -34,7 +34,7 @@ def _environment(proxy: TlsProxy, tls: Tls, host: str) -> dict[str, str]:
     }
 
 
-def test_from_start_to_end(tls: Tls, tmp_path: Path) -> None:
+def test_the_drop_in_from_start_to_shutdown(tls: Tls, tmp_path: Path) -> None:
     ports = {"HEALTH_PORT": str(free_port()), "METRICS_PORT": str(free_port())}
     with running(18, auth="scram-sha-256", password=PLANTED) as server, TlsProxy(tls.context, server.port) as proxy:
         env = _environment(proxy, tls, "localhost") | ports
@@ -93,7 +93,7 @@ def test_from_start_to_end(tls: Tls, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_another_host_than_the_certificate_names_is_refused(tls: Tls, tmp_path: Path) -> None:
+def test_a_host_that_the_certificate_does_not_name_is_refused(tls: Tls, tmp_path: Path) -> None:
     with running(18, auth="scram-sha-256", password=PLANTED) as server, TlsProxy(tls.context, server.port) as proxy:
         done = subprocess.run(
             tailrace("audit"),
@@ -108,8 +108,8 @@ def test_another_host_than_the_certificate_names_is_refused(tls: Tls, tmp_path: 
     assert PLANTED not in done.stderr + done.stdout
 
 
-def test_the_environment() -> None:
-    found = environment.read({})
+def test_settings_from_the_environment() -> None:
+    found = bemi_environment.read({})
     source = found.settings.source
     assert source.url == "postgresql://postgres@127.0.0.1:5432/postgres"
     assert source.password is not None
@@ -118,7 +118,7 @@ def test_the_environment() -> None:
     assert (sink["url"], sink["password"], sink["sslmode"]) == (source.url, "postgres", "disable")
     assert (found.log_level, found.health_port, found.shutdown_timeout_s) == (logging.INFO, None, 30.0)
     assert not found.cleans_up
-    given = environment.read(
+    given = bemi_environment.read(
         {
             "DB_HOST": "::1",
             "DB_NAME": "a/b",
@@ -146,7 +146,7 @@ def test_the_environment() -> None:
     assert given.cleans_up
     assert given.settings.source.slot == "bemi"
     with pytest.raises(ConfigError) as caught:
-        environment.read(
+        bemi_environment.read(
             {"DB_PORT": "x", "DB_SSL_MODE": "prefer", "LOG_LEVEL": "loud", "HEALTH_PORT": "99999", "SLOT_NAME": "No!"}
         )
     for word in ("DB_PORT", "DB_SSL_MODE", "LOG_LEVEL", "HEALTH_PORT", "slot"):

@@ -1,4 +1,4 @@
-"""The examples do what they say: who did it is in the trail."""
+"""The examples work: the trail contains who made each change."""
 
 from __future__ import annotations
 

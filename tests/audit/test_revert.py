@@ -1,4 +1,4 @@
-"""`tailrace revert` among everything that a database does by itself: keys, triggers, other people."""
+"""`tailrace revert` with foreign keys, triggers and concurrent users."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _rows(shell: Shell, *tables: str) -> dict[str, oracle.Rows]:
     return {name: oracle.rows(shell.audited.log.connection, "public", name) for name in tables}
 
 
-def test_what_foreign_keys_did(shell: Shell) -> None:
-    """Their rows come back after those that they refer to, also where another statement moved them along."""
+def test_changes_by_foreign_keys_are_reverted(shell: Shell) -> None:
+    """Rows are restored after those that they refer to, also if another statement changed them by CASCADE."""
     shell.audited.execute(_FAMILY)
     tables = ("parents", "children", "nodes")
     before = _rows(shell, *tables)
@@ -59,21 +59,21 @@ def test_what_foreign_keys_did(shell: Shell) -> None:
         assert _rows(shell, *tables) == before
 
 
-def test_rows_of_others_do_not_go_along(shell: Shell) -> None:
-    """A row that somebody referred to since is not taken back: its CASCADE would take theirs."""
+def test_rows_added_since_are_not_deleted_by_cascade(shell: Shell) -> None:
+    """An insert is not reverted if others refer to the row since: CASCADE would delete their rows."""
     shell.audited.execute(_FAMILY)
     xid = shell.transaction("INSERT INTO parents VALUES (5, 'e')", "INSERT INTO nodes VALUES (5, NULL)")
     shell.audited.execute("INSERT INTO children VALUES (5, NULL, 5)", "INSERT INTO nodes VALUES (6, 5)")
     before = _rows(shell, "parents", "children", "nodes")
-    assert "made rows that would go with it" in shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert "rows were added that a CASCADE would delete" in shell.run("revert", "--xid", str(xid), "--apply", code=1)
     assert _rows(shell, "parents", "children", "nodes") == before
     shell.run("revert", "--xid", str(xid), "--apply", "--force")
     after = shell.audited.log.connection.execute("SELECT friend FROM children WHERE id = 5").fetchall()
     assert after == [(None,)]
 
 
-def test_triggers_do_nothing_twice(shell: Shell) -> None:
-    """What they did is taken back with the rest, so they are off meanwhile, and then as they were."""
+def test_triggers_do_not_fire_during_a_revert(shell: Shell) -> None:
+    """Their changes are reverted with the rest, so they are disabled meanwhile and restored afterwards."""
     connection = shell.audited.log.connection
     shell.audited.execute(_SUMS)
     before, switched_on = _rows(shell, "carts", "items"), connection.execute(_SWITCHED_ON).fetchall()
@@ -84,8 +84,8 @@ def test_triggers_do_nothing_twice(shell: Shell) -> None:
     assert connection.execute(_SWITCHED_ON).fetchall() == switched_on
 
 
-def test_triggers_that_are_somebody_elses(database: Database, destination: Database, tmp_path: Path) -> None:
-    """Who may not switch them off is told; or lets them act."""
+def test_triggers_of_another_owner(database: Database, destination: Database, tmp_path: Path) -> None:
+    """A user who may not disable them gets an error, or lets them fire with --force."""
     database.execute(_SUMS)
     role = f"{database.name}_writer"
     database.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON carts, items TO {role}")
@@ -101,7 +101,7 @@ def test_triggers_that_are_somebody_elses(database: Database, destination: Datab
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_row_that_somebody_made_again(shell: Shell) -> None:
+def test_a_row_that_was_inserted_again(shell: Shell) -> None:
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'old')")
     xid = shell.transaction("DELETE FROM orders")
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new')")
@@ -111,7 +111,7 @@ def test_a_row_that_somebody_made_again(shell: Shell) -> None:
 
 
 def test_keys_of_every_kind(shell: Shell) -> None:
-    """One that is an empty text; one that came later; one with more in its index."""
+    """An empty text, a key that was added later, an index with included columns."""
     connection = shell.audited.log.connection
     shell.audited.execute(
         "CREATE TABLE texts (id text PRIMARY KEY, v int)",
@@ -132,7 +132,7 @@ def test_keys_of_every_kind(shell: Shell) -> None:
 
 
 def test_nulls_of_json(shell: Shell) -> None:
-    """The trail has one for SQL's and JSON's: where only the latter can have been, it comes back."""
+    """The trail does not distinguish SQL's NULL from JSON's: in a NOT NULL column, JSON's is restored."""
     shell.audited.execute(
         "CREATE TABLE docs (id int PRIMARY KEY, one jsonb NOT NULL, other json)",
         "ALTER TABLE docs REPLICA IDENTITY FULL",
@@ -148,8 +148,8 @@ def test_nulls_of_json(shell: Shell) -> None:
     assert _rows(shell, "docs") == before
 
 
-def test_what_is_printed_is_obeyed_by_nobody(shell: Shell) -> None:
-    """A context is an application's, or its user's: in the SQL that is shown, and on a terminal, it is only shown."""
+def test_output_escapes_contexts(shell: Shell) -> None:
+    """Applications and their users control contexts: neither SQL nor a terminal must interpret them."""
     context = {"user": "x\nDROP TABLE orders; --", "\rDROP TABLE lines; --": "\x1b[2J\x9b\u202e"}
     said = f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
     xid = shell.transaction(said, "INSERT INTO orders (id, status) VALUES (1, 'a')")
@@ -160,7 +160,7 @@ def test_what_is_printed_is_obeyed_by_nobody(shell: Shell) -> None:
 
 
 def test_the_trail_of_two_databases(shell: Shell) -> None:
-    """Somebody else's rows of the same table, key, context and transaction are not ours to take back."""
+    """Rows of another database with the same table, key, context and transaction are not reverted."""
     shell.audited.execute("INSERT INTO orders (id, status) VALUES (1, 'new')")
     xid = shell.transaction("UPDATE orders SET status = 'paid'")
     shell.audited.follow()
@@ -171,4 +171,4 @@ def test_the_trail_of_two_databases(shell: Shell) -> None:
     )
     assert len(shell.run("history", "orders", "1", "--json").splitlines()) == 2
     shell.run("revert", "--xid", str(xid), "--apply")
-    assert "2 rows of other databases" in shell.run("audit", "verify")
+    assert "2 rows belong to other databases" in shell.run("audit", "verify")

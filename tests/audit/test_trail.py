@@ -1,4 +1,4 @@
-"""What the table `changes` says, as its readers rely on it."""
+"""The contents of the table `changes`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.contract.audited import UNCHANGED
 from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.errors import ConfigError, SinkRefused
-from tailrace.sinks.audit import pieces
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.sinks.audit import staged_changes
 
 _LONG = "repeat(md5('x'), 400)"
 
@@ -39,21 +39,21 @@ def audited(database: Database, destination: Database, tmp_path: Path) -> Iterat
         yield found
 
 
-def _say(context: object) -> str:
+def _emit(context: object) -> str:
     return f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
 
 
 def test_contexts(audited: Trailing) -> None:
-    """Before the rows, after them, between them; several; of a savepoint that was rolled back; of nobody."""
+    """Messages before, after and between rows; several; in a rolled-back savepoint; none."""
     audited.execute(
-        f"BEGIN; {_say({'n': 1})}; INSERT INTO t VALUES (1), (2); INSERT INTO pairs VALUES (1, 'a'); COMMIT",
-        f"BEGIN; INSERT INTO t VALUES (3); {_say({'n': 2})}; COMMIT",
-        f"BEGIN; INSERT INTO t VALUES (4); {_say({'n': 3})}; INSERT INTO t VALUES (5); COMMIT",
-        f"BEGIN; {_say({'n': 4})}; INSERT INTO t VALUES (6); {_say({'n': 5})}; INSERT INTO t VALUES (7); COMMIT",
-        f"BEGIN; INSERT INTO t VALUES (8); {_say({'n': 6})}; INSERT INTO t VALUES (9); {_say({'n': 7})}; COMMIT",
-        f"BEGIN; {_say({'n': 8})}; SAVEPOINT s; {_say({'n': 9})}; INSERT INTO t VALUES (0); ROLLBACK TO s;"
+        f"BEGIN; {_emit({'n': 1})}; INSERT INTO t VALUES (1), (2); INSERT INTO pairs VALUES (1, 'a'); COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (3); {_emit({'n': 2})}; COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (4); {_emit({'n': 3})}; INSERT INTO t VALUES (5); COMMIT",
+        f"BEGIN; {_emit({'n': 4})}; INSERT INTO t VALUES (6); {_emit({'n': 5})}; INSERT INTO t VALUES (7); COMMIT",
+        f"BEGIN; INSERT INTO t VALUES (8); {_emit({'n': 6})}; INSERT INTO t VALUES (9); {_emit({'n': 7})}; COMMIT",
+        f"BEGIN; {_emit({'n': 8})}; SAVEPOINT s; {_emit({'n': 9})}; INSERT INTO t VALUES (0); ROLLBACK TO s;"
         " INSERT INTO t VALUES (10); COMMIT",
-        f"BEGIN; SAVEPOINT s; {_say({'n': 10})}; ROLLBACK TO s; INSERT INTO t VALUES (11); COMMIT",
+        f"BEGIN; SAVEPOINT s; {_emit({'n': 10})}; ROLLBACK TO s; INSERT INTO t VALUES (11); COMMIT",
         "INSERT INTO t VALUES (12)",
         "SELECT pg_logical_emit_message(false, '_bemi', '{\"n\": 99}')",
         "BEGIN; SELECT pg_logical_emit_message(true, 'other', '{}'); INSERT INTO t VALUES (13); COMMIT",
@@ -80,23 +80,23 @@ def test_contexts(audited: Trailing) -> None:
 
 
 def test_contexts_among_other_messages(audited: Trailing) -> None:
-    """They count for nothing: what an application says first is still said first."""
+    """Messages with other prefixes are ignored: a context that follows one still precedes the first change."""
     other = "SELECT pg_logical_emit_message(true, 'other', 'x')"
     rows = [f"INSERT INTO t VALUES ({number})" for number in range(5)]
     audited.execute(
-        f"BEGIN; {other}; {_say('a')}; {rows[0]}; {_say('b')}; {other}; {rows[1]}; COMMIT",
-        f"BEGIN; {other}; {rows[2]}; {_say('c')}; {rows[3]}; {_say('d')}; COMMIT",
+        f"BEGIN; {other}; {_emit('a')}; {rows[0]}; {_emit('b')}; {other}; {rows[1]}; COMMIT",
+        f"BEGIN; {other}; {rows[2]}; {_emit('c')}; {rows[3]}; {_emit('d')}; COMMIT",
     )
     assert [row["context"] for row in audited.rows()] == ["a", "b", "c", "d"]
-    audited.assert_tells()
+    audited.assert_matches()
     text = '{"n": ' + "9" * 200_000 + "}"
     audited.execute(f"BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '{text}'); {rows[4]}; COMMIT")
     assert audited.rows()[-1]["context"] == text, "more digits than jsonb holds"
 
 
 def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written out for each of them it is more than is held at once."""
-    monkeypatch.setattr(pieces, "HELD_BYTES", 1 << 20)
+    """Repeated in each row, the context exceeds what is held in memory at once."""
+    monkeypatch.setattr(staged_changes, "HELD_BYTES", 1 << 20)
     audited.execute(
         "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', to_json(repeat('x', 10000))::text);"
         " INSERT INTO t SELECT g FROM generate_series(1001, 2500) g; UPDATE t SET n = 1 WHERE id > 2490; COMMIT"
@@ -106,8 +106,8 @@ def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.Monk
     assert found == [(1510, 10002, 1510)]
 
 
-def test_values_that_were_not_sent(audited: Trailing) -> None:
-    """Known from the change before, in this step or an earlier one, under another key; else marked, never null."""
+def test_unsent_values_come_from_earlier_changes(audited: Trailing) -> None:
+    """From this step or an earlier one, also under another key; else they are marked, never null."""
     audited.execute(
         f"INSERT INTO t VALUES (1, 1, {_LONG})",
         f"INSERT INTO whole VALUES (1, {_LONG})",
@@ -124,7 +124,7 @@ def test_values_that_were_not_sent(audited: Trailing) -> None:
         "UPDATE t SET n = 5 WHERE id = 2",
         "BEGIN; UPDATE t SET body = 'short' WHERE id = 2; UPDATE t SET n = 6 WHERE id = 2; COMMIT",
     )
-    audited.assert_tells()
+    audited.assert_matches()
     long = audited.source.rows(f"SELECT {_LONG}")[0][0]
     rows = audited.rows()
     bodies = [(r["after"]["n"], r["after"]["body"]) for r in rows if r["table"] == "t" and r["primary_key"] != "100"]
@@ -139,18 +139,18 @@ def test_values_that_were_not_sent(audited: Trailing) -> None:
 
 
 @pytest.mark.parametrize("mask", [None, "hash"])
-def test_values_that_only_a_snapshot_has(
+def test_unsent_values_are_recovered_from_a_snapshot(
     mask: str | None, database: Database, destination: Database, tmp_path: Path
 ) -> None:
-    """Marked at first; then the log is asked. What is masked is masked there too."""
+    """They are marked at first, then read from the log. Masks apply to them, too."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, who int, n int, body text); ALTER TABLE t ALTER body SET STORAGE EXTERNAL;"
         "INSERT INTO t SELECT g, g, 0, repeat(g::text, 9000) FROM generate_series(1, 9) g"
     )
     more = {} if mask is None else {"mask": {"public.t.body": mask}}
     with trailing(database, destination, tmp_path, **more) as audited:
-        store = settings.Store(audited.log.store.url)
-        job = SnapshotJob(settings.Settings(source=settings.Source(url=database.url), store=store))
+        store = settings.StoreSettings(audited.log.store.url)
+        job = SnapshotJob(settings.Settings(source=settings.SourceSettings(url=database.url), store=store))
         job.start()
         job.wait()
         audited.execute(
@@ -162,7 +162,7 @@ def test_values_that_only_a_snapshot_has(
         )
         audited.follow()
         assert sum(row["unchanged"] is not None for row in audited.rows()) == 13
-        audited.stepper.sink.tend()
+        audited.stepper.sink.maintain()
         rows = audited.rows()
         assert [row for row in rows if row["unchanged"] is not None] == []
         for row in rows:
@@ -171,7 +171,7 @@ def test_values_that_only_a_snapshot_has(
             assert row["after"]["body"] == body, row["primary_key"]
 
 
-def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -> None:
+def test_unsent_values_do_not_come_from_another_column_of_the_same_name(audited: Trailing) -> None:
     audited.execute(
         "CREATE TABLE r (id int PRIMARY KEY, n int, a text, b text)",
         "ALTER TABLE r ALTER a SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL",
@@ -188,8 +188,8 @@ def test_a_name_that_another_column_had_is_no_place_to_look(audited: Trailing) -
     assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "a column more makes the others no others"
 
 
-def test_what_another_row_had_is_not_taken_for_it(audited: Trailing) -> None:
-    """One that had the key before, one of a table that had the name before, one whose successor's was erased."""
+def test_unsent_values_do_not_come_from_another_row(audited: Trailing) -> None:
+    """A row that had the key before, a table that had the name before, a row whose later value was erased."""
     audited.execute("CREATE TABLE next (LIKE t INCLUDING ALL)", f"INSERT INTO next VALUES (7, 0, {_LONG})")
     audited.follow()
     steps = [
@@ -235,11 +235,11 @@ def test_keys(audited: Trailing) -> None:
         ("TRUNCATE", None, None, None),
     ]
     assert len({row["commit_position"] for row in audited.rows()[-2:]}) == 1
-    audited.assert_tells()
+    audited.assert_matches()
 
 
 def test_json_beyond_jsonb(audited: Trailing) -> None:
-    """What jsonb does not take stays as its text: nothing is lost, and nothing stops."""
+    """Values that jsonb does not accept are stored as text: nothing is lost, and the sink does not stop."""
     texts = ['{"a": "\\u0000"}', '"\\ud800"', '{"a": 1e200000}', '{"a": 1e-20000}', '["\\\\u0000"]', '{"a": 1.50}']
     audited.execute("CREATE TABLE j (id int PRIMARY KEY, v json)")
     for number, text in enumerate(texts):
@@ -251,18 +251,18 @@ def test_json_beyond_jsonb(audited: Trailing) -> None:
 
 
 def test_into_the_database_that_is_captured(database: Database, tmp_path: Path) -> None:
-    """FOR ALL TABLES has the trail in it: it is never captured, and so never tells of itself."""
+    """FOR ALL TABLES includes the trail, but it is not captured, so it does not record itself."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with trailing(database, database, tmp_path) as audited:
         for number in range(5):
             audited.execute(f"INSERT INTO t VALUES ({number})")
             assert len(audited.rows()) == number + 1
-        audited.assert_tells()
+        audited.assert_matches()
         assert {change.table for change in audited.log.changes()} == {"t"}
 
 
-def test_values_of_every_type_come_back(database: Database, tmp_path: Path) -> None:
-    """As docs/sinks/audit.md says how: a row of JSON, read as a row of the table, is the row that was there."""
+def test_values_of_every_type_can_be_restored(database: Database, tmp_path: Path) -> None:
+    """As docs/sinks/audit.md describes: a JSON row, converted to the table's type, is the original row."""
     rng = random.Random(1)
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(values.TYPES))
     database.execute(f"{values.DECLARATIONS}; CREATE TABLE every (id int PRIMARY KEY, {columns}, n int)")
@@ -299,8 +299,8 @@ VALUES ('d', 'public', 't', 'CREATE', '{}', '{"id": 1}', '{}', '1', now(), now()
 """
 
 
-def test_a_table_that_bemi_made(database: Database, destination: Database, tmp_path: Path) -> None:
-    """It stays, with its rows and its way to call an insert; what is missing is added."""
+def test_a_table_that_bemi_created(database: Database, destination: Database, tmp_path: Path) -> None:
+    """The table, its rows and its operation for inserts remain; missing columns and indexes are added."""
     destination.execute(_BEMI)
     long = "x" * 300
     database.execute("CREATE TABLE t (id text PRIMARY KEY)")
@@ -326,8 +326,8 @@ def test_a_table_that_bemi_made(database: Database, destination: Database, tmp_p
 @pytest.mark.parametrize(
     ("altered", "words"),
     [
-        ("ALTER committed_at TYPE timestamp", "committed_at is timestamp without time zone"),
-        ("ALTER before TYPE json", "before is json, and has to be jsonb"),
+        ("ALTER committed_at TYPE timestamp", "committed_at has type timestamp without time zone"),
+        ("ALTER before TYPE json", "before has type json, but must have jsonb"),
     ],
 )
 def test_a_table_that_cannot_hold_changes(
@@ -352,7 +352,7 @@ def test_masked(database: Database, destination: Database, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("partition", ["none", "month"])
-def test_what_is_older_than_is_kept(partition: str, database: Database, destination: Database, tmp_path: Path) -> None:
+def test_expired_rows_are_deleted(partition: str, database: Database, destination: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with trailing(database, destination, tmp_path, partition=partition, keep_days=40) as audited:
         audited.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
@@ -362,7 +362,7 @@ def test_what_is_older_than_is_kept(partition: str, database: Database, destinat
                 "CREATE TABLE changes_2020_01 PARTITION OF changes FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')"
             )
         destination.execute("UPDATE changes SET committed_at = '2020-01-15' WHERE primary_key = '1'")
-        audited.stepper.sink.tend()
+        audited.stepper.sink.maintain()
         assert [row["primary_key"] for row in audited.rows()] == ["2"]
     tables = destination.rows("SELECT relname FROM pg_class WHERE relname LIKE 'changes_2%' AND relkind = 'r'")
     assert len(tables) == (partition == "month")
@@ -370,7 +370,7 @@ def test_what_is_older_than_is_kept(partition: str, database: Database, destinat
 
 def test_whole_transactions_and_rows_as_they_were(audited: Trailing) -> None:
     audited.execute(
-        f"BEGIN; {_say({'user': 7})}; INSERT INTO t VALUES (1, 1, 'a'); INSERT INTO pairs VALUES (1, 'x', 1); COMMIT",
+        f"BEGIN; {_emit({'user': 7})}; INSERT INTO t VALUES (1, 1, 'a'); INSERT INTO pairs VALUES (1, 'x', 1); COMMIT",
         "UPDATE t SET n = 2 WHERE id = 1",
         "UPDATE t SET id = 5 WHERE id = 1",
         "INSERT INTO t VALUES (6, 6, 'b')",
@@ -405,14 +405,14 @@ def test_whole_transactions_and_rows_as_they_were(audited: Trailing) -> None:
         assert table("infinity") == []
 
 
-def test_settings_that_make_no_sense(destination: Database) -> None:
+def test_invalid_settings_are_refused(destination: Database) -> None:
     def configured(**more: object) -> None:
         raw = {"type": "audit", "name": "a", "url": destination.url, **more}
-        sinks.configured(settings.Settings(store=settings.Store("file:///tmp/x"), sinks=(raw,)), {})
+        sinks.from_settings(settings.Settings(store=settings.StoreSettings("file:///tmp/x"), sinks=(raw,)), {})
 
     for more, words in (
-        ({"start": "snapshot"}, "changes alone"),
-        ({"table": "a b"}, "no name for a table"),
+        ({"start": "snapshot"}, "only changes"),
+        ({"table": "a b"}, "not a table name"),
         ({"inserts": "ADD"}, "INSERT"),
         ({"keep_days": 0}, "keep_days"),
         ({"url": ""}, "url is missing"),
@@ -421,7 +421,7 @@ def test_settings_that_make_no_sense(destination: Database) -> None:
             configured(**more)
 
 
-def test_a_table_that_is_not_partitioned_stays_so(database: Database, destination: Database, tmp_path: Path) -> None:
+def test_partitioning_an_existing_table_is_refused(database: Database, destination: Database, tmp_path: Path) -> None:
     destination.execute(_BEMI)
     with (
         pytest.raises(SinkRefused, match="is not partitioned"),

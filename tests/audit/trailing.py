@@ -1,4 +1,4 @@
-"""A captured database and its audit trail, brought up to date whenever a test wants to look."""
+"""A captured database and its audit trail, updated whenever a test reads it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.contract.audited import Audited, Row
 from tests.contract.delivering import Delivering
 from tests.e2e.captured import Captured, captured
 from tests.fixtures.postgres import Database
+from tests.stepping import DrivenStepper
 
 from tailrace import settings
 from tailrace.cli import main
-from tailrace.log import plan
-from tailrace.sinks.stepper import Stepper
+from tailrace.log import planner
 
 
 @dataclass
 class Trailing:
     log: Captured
     trail: Audited
-    stepper: Stepper
+    stepper: DrivenStepper
     source: Database
 
     def execute(self, *statements: str) -> None:
@@ -32,34 +32,34 @@ class Trailing:
 
     def follow(self) -> None:
         self.log.catch_up()
-        self.stepper.deliver(plan.latest(self.stepper._reader))
+        self.stepper.deliver(planner.latest_offset(self.stepper._reader))
 
     def rows(self, table: str | None = None) -> list[Row]:
-        """The trail's, after it was brought up to date."""
+        """The trail's rows, after delivering everything."""
         self.follow()
         return [row for row in self.trail.rows().values() if table in (None, row["table"])]
 
-    def assert_tells(self) -> None:
-        """Exactly what the log has."""
+    def assert_matches(self) -> None:
+        """Assert that the trail has exactly the log's changes."""
         self.follow()
         changes = list(self.log.changes())
         begins = min(change.position.commit_lsn for change in changes)
         assert self.stepper.state.cursor is not None
-        self.trail.assert_tells(changes, begins, self.stepper.state.cursor)
+        self.trail.assert_matches(changes, begins, self.stepper.state.cursor)
 
 
 @contextmanager
 def trailing(source: Database, destination: Database, directory: Path, **more: Any) -> Iterator[Trailing]:
-    """The trail begins with what happens from here on."""
+    """A trail that begins now."""
     with captured(source, directory) as log:
         trail = Audited(destination, more)
-        delivering = Delivering(trail, settings.Store(log.store.url), name="audit")
+        delivering = Delivering(trail, settings.StoreSettings(log.store.url), name="audit")
         with delivering.stepper() as stepper:
             yield Trailing(log, trail, stepper, source)
 
 
 def write_config(path: Path, source: Database, destination: Database, store: str, **more: Any) -> Path:
-    """A tailrace.toml that has this trail."""
+    """A tailrace.toml with this trail."""
     lines = [
         *("[source]", f'url = "{source.url}"', "[store]", f'url = "{store}"'),
         *("[[sink]]", 'type = "audit"', 'name = "audit"', f'url = "{destination.url}"'),
@@ -70,7 +70,7 @@ def write_config(path: Path, source: Database, destination: Database, store: str
 
 
 class Shell:
-    """Commands with the settings of one trail."""
+    """Runs commands with the settings of one trail."""
 
     def __init__(self, audited: Trailing, config: Path) -> None:
         self.audited = audited
@@ -83,7 +83,7 @@ class Shell:
         return result.output
 
     def transaction(self, *statements: str) -> int:
-        """Its number."""
+        """Execute statements in one transaction; returns its number."""
         connection = self.audited.log.connection
         with connection.transaction():
             for statement in statements:

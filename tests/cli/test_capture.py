@@ -1,4 +1,4 @@
-"""`tailrace capture` as scripts and people use it."""
+"""`tailrace capture` as scripts and operators use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(tailrace(*arguments), env=env, capture_output=True, text=True, timeout=120)
 
 
-def test_first_run_makes_everything_and_copies_the_tables(any_database: Database, store_address: StoreAddress) -> None:
+def test_the_first_run_creates_everything_and_takes_snapshots(
+    any_database: Database, store_address: StoreAddress
+) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); INSERT INTO t VALUES (1, 'before')")
     env = environment(any_database, *store_address) | {"TAILRACE_SNAPSHOT_ON_START": "true"}
     first = _run(env, "capture", "--until-lsn", "current")
@@ -41,7 +43,7 @@ def test_first_run_makes_everything_and_copies_the_tables(any_database: Database
     assert json.loads(printed.stdout)["after"] == {"id": 2, "note": "after"}
 
 
-def test_until_an_lsn_that_is_durable_already_ends_at_once(database: Database, file_address: StoreAddress) -> None:
+def test_until_lsn_returns_at_once_if_it_is_durable_already(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     env = environment(database, *file_address)
     assert _run(env, "capture", "--until-lsn", "current").returncode == 0
@@ -58,7 +60,7 @@ def test_until_an_lsn_that_is_durable_already_ends_at_once(database: Database, f
         ({"TAILRACE_SOURCE_TABLES": "other.*"}, 1, ["no table to capture", "other.*"]),
     ],
 )
-def test_bad_input_says_what_to_do(
+def test_errors_say_what_to_do(
     change: dict[str, str], code: int, words: list[str], database: Database, file_address: StoreAddress
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -69,18 +71,20 @@ def test_bad_input_says_what_to_do(
         assert word in done.stderr
 
 
-def test_a_bad_lsn_says_what_one_looks_like(database: Database, file_address: StoreAddress) -> None:
+def test_the_error_for_a_bad_lsn_shows_an_example(database: Database, file_address: StoreAddress) -> None:
     done = _run(environment(database, *file_address), "capture", "--until-lsn", "yesterday")
     assert done.returncode == 2
     assert "0/1A2B3C4" in done.stderr
 
 
-def test_a_table_without_identity_is_left_out_and_said_so(database: Database, file_address: StoreAddress) -> None:
+def test_a_table_without_replica_identity_is_left_out_with_a_warning(
+    database: Database, file_address: StoreAddress
+) -> None:
     database.execute("CREATE TABLE keyed (id int PRIMARY KEY); CREATE TABLE bare (n int); INSERT INTO bare VALUES (1)")
     done = _run(environment(database, *file_address), "capture", "--until-lsn", "current")
     assert done.returncode == 0
     assert "public.bare is not captured" in done.stderr
-    database.execute("UPDATE bare SET n = 2")  # the application's statements go on working
+    database.execute("UPDATE bare SET n = 2")  # the application's statements still work
 
 
 def test_tailraces_own_tables_are_not_published(database: Database, file_address: StoreAddress) -> None:
@@ -94,7 +98,7 @@ def test_tailraces_own_tables_are_not_published(database: Database, file_address
     assert "own" not in done.stderr
 
 
-def test_a_store_in_a_place_that_cannot_be_written(database: Database, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written(database: Database, tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("not a directory")
     done = _run(environment(database, str(occupied / "store")), "capture", "--until-lsn", "current")

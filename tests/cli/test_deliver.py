@@ -1,4 +1,4 @@
-"""`tailrace deliver` as scripts and people use it."""
+"""`tailrace deliver` as scripts and operators use it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.capturing import tailrace
 
-from tailrace.sinks import status
+from tailrace.cli import deliver
+from tailrace.delivery import control
 from tailrace.store import Store
 
 _SINK = """
@@ -45,8 +48,8 @@ def _run(env: dict[str, str], command: list[str]) -> subprocess.CompletedProcess
         (["--once"], ["sink replica is paused", "--resume replica"]),
     ],
 )
-def test_bad_input_says_what_to_do(arguments: list[str], words: list[str], env: dict[str, str], tmp_path: Path) -> None:
-    status.pause(Store.open(str(tmp_path / "store")), "replica")
+def test_errors_say_what_to_do(arguments: list[str], words: list[str], env: dict[str, str], tmp_path: Path) -> None:
+    control.pause(Store.open(str(tmp_path / "store")), "replica")
     done = _run(env, tailrace("deliver", *arguments))
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -55,23 +58,32 @@ def test_bad_input_says_what_to_do(arguments: list[str], words: list[str], env: 
 
 
 @pytest.mark.parametrize("command", ["deliver", "run"])
-def test_without_a_sink_there_is_an_example(command: str, tmp_path: Path) -> None:
+def test_the_error_without_a_sink_has_an_example(command: str, tmp_path: Path) -> None:
     given = {"TAILRACE_STORE_URL": (tmp_path / "store").as_uri(), "TAILRACE_SOURCE_URL": "postgresql://h/d"}
     done = _run(os.environ | given, tailrace(command))
     assert done.returncode == 2
     assert "[[sink]]" in done.stderr
 
 
-def test_wishes_without_spark(env: dict[str, str], tmp_path: Path) -> None:
+def test_control_requests_work_without_spark(env: dict[str, str], tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     without = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", without, "deliver"]
     assert _run(env, [*command, "--pause", "replica"]).returncode == 0
-    assert status.wish(store, "replica").is_paused
+    assert control.load(store, "replica").is_paused
     assert _run(env, [*command, "--resume", "replica"]).returncode == 0
-    assert not status.wish(store, "replica").is_paused
+    assert not control.load(store, "replica").is_paused
     assert _run(env, [*command, "--sink", "replica", "--reload", "public.a", "--reload", "public.b"]).returncode == 0
-    assert status.wish(store, "replica").reload == ("public.a", "public.b")
+    assert control.load(store, "replica").reload == ("public.a", "public.b")
     delivering = _run(env, [*command, "--once"])
     assert delivering.returncode == 1
     assert "pip install 'tailrace[spark]'" in delivering.stderr
+
+
+def test_a_sink_that_has_not_started_yet_can_be_paused_and_resumed(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    engine = cast(Any, SimpleNamespace(sinks={}))
+    deliver._control(engine, store, "pause", "replica")
+    assert control.load(store, "replica").is_paused
+    deliver._control(engine, store, "resume", "replica")
+    assert not control.load(store, "replica").is_paused

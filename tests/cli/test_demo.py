@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: into a pipe, on a terminal, with and without Spark, to its end and cut short."""
+"""The demo as a newcomer runs it: into a pipe, on a terminal, with and without Spark, to its end and interrupted."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.capturing import tailrace
 from tailrace.log.verify import verify
 from tailrace.store import FileStore, Store
 
-# As it is where nobody installed Spark, nor what only sinks need.
+# Simulates an installation without Spark and without the dependencies of sinks.
 _WITHOUT_SPARK = """
 import sys
 sys.modules |= dict.fromkeys(("pyspark", "msgpack", "zstandard"))
 from tailrace.cli import main
 main()
 """
-# Spark's start is most of it, on a machine that has other things to do.
-_PATIENCE_S = 400
+# Most of it is for starting Spark on a busy machine.
+_TIMEOUT_S = 400
 
 
-def _kept_store(shown: str) -> FileStore:
+def _demo_store(shown: str) -> FileStore:
     stores = set(re.findall(r"log verify --store (file://\S+)", shown))
     assert len(stores) == 1
     store = Store.open(stores.pop())
@@ -35,29 +35,31 @@ def _kept_store(shown: str) -> FileStore:
     return store
 
 
-def test_demo_ends_with_a_log_a_replica_a_lake_and_a_stream_that_are_the_database_row_for_row() -> None:
-    done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=_PATIENCE_S)
+def test_log_replica_lake_and_stream_equal_the_database_at_the_end() -> None:
+    done = subprocess.run(tailrace("demo", "--seconds", "3"), capture_output=True, text=True, timeout=_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # Java has nothing to say
+    assert done.stderr == ""  # Java prints nothing
     assert re.search(r"table .* database .* log .* replica .* lake .* stream", done.stdout)
-    assert re.search(r"SELECT status, count.*\n +(\w+ \d+ [\d.]+; )+", done.stdout), "the lake was asked"
+    assert re.search(r"SELECT status, count.*\n +(\w+ \d+ [\d.]+; )+", done.stdout), "the lake was queried"
     assert done.stdout.count("equal, row for row") == 3
     assert "DIFFERENT" not in done.stdout
-    _assert_tells_of_the_stream(done.stdout)
-    assert re.search(r'UPDATE .* user=\w+ request=r-\d+\n +status +"\w+" → "\w+"', done.stdout), "one order's life"
-    assert re.search(r"UPDATE \S+ SET \"status\" = .*\n.* tailrace_revert=.*\n +status", done.stdout), "taken back"
+    _assert_shows_the_stream(done.stdout)
+    assert re.search(r'UPDATE .* user=\w+ request=r-\d+\n +status +"\w+" → "\w+"', done.stdout), (
+        "the history of one order"
+    )
+    assert re.search(r"UPDATE \S+ SET \"status\" = .*\n.* tailrace_revert=.*\n +status", done.stdout), "reverted"
     assert re.search(r"[1-9][\d,]* changes, [\d,]+/s, commit → reader", done.stdout)
-    store = _kept_store(done.stdout)
+    store = _demo_store(done.stdout)
     assert not list(verify(store))
     shutil.rmtree(store.root.parent)
 
 
-def _assert_tells_of_the_stream(shown: str) -> None:
-    held = re.search(r"([\d,]+) messages in the stream: every change .*\s+except (\d+) marks", shown)
+def _assert_shows_the_stream(shown: str) -> None:
+    messages = re.search(r"([\d,]+) messages in the stream: every change .*\s+except (\d+)\s+of", shown)
     captured = re.search(r"([\d,]+) changes in [\d,]+ transactions", shown)
-    assert held
+    assert messages
     assert captured
-    assert _number(held[1]) + _number(held[2]) == _number(captured[1])
+    assert _number(messages[1]) + _number(messages[2]) == _number(captured[1])
     for table, operation in (("orders", "update"), (r"\w+", "insert"), (r"\w+", "delete")):
         message = re.search(rf'  cdc\.({table})\.{operation}  [0-9a-f]+-\1-{operation}\S*\n +{{"data":{{".*…\n', shown)
         assert message, f"an {operation}, as a consumer sees it"
@@ -68,7 +70,7 @@ def _number(shown: str) -> int:
     return int(shown.replace(",", ""))
 
 
-def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:
+def test_demo_on_a_terminal_without_spark() -> None:
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     command = [sys.executable, "-c", _WITHOUT_SPARK, "demo", "--seconds", "3"]
@@ -78,7 +80,7 @@ def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:
     try:
         while part := os.read(ours, 65536):
             shown += part
-    except OSError:  # how a terminal says that the other side is gone
+    except OSError:  # how a terminal reports that the other side is closed
         pass
     os.close(ours)
     assert process.wait(30) == 0
@@ -87,7 +89,7 @@ def test_demo_is_live_on_a_terminal_and_does_without_spark() -> None:
     assert "commit → reader" in text
     assert "pip install 'tailrace[spark]'" in text
     assert text.count("equal, row for row") == 3
-    shutil.rmtree(_kept_store(text).root.parent)
+    shutil.rmtree(_demo_store(text).root.parent)
 
 
 @pytest.mark.soak
@@ -102,9 +104,9 @@ def test_ctrl_c_while_spark_starts_ends_the_demo_with_its_summary() -> None:
             shown += line
             if "replica: " in line:
                 break
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
-        rest, errors = process.communicate(timeout=_PATIENCE_S)
+        os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
+        rest, errors = process.communicate(timeout=_TIMEOUT_S)
     assert process.returncode == 0, errors
     assert errors == ""
     assert rest.count("equal, row for row") == 3
-    shutil.rmtree(_kept_store(shown + rest).root.parent)
+    shutil.rmtree(_demo_store(shown + rest).root.parent)

@@ -1,4 +1,4 @@
-"""`tailrace init`, and the group around every command."""
+"""`tailrace init`, and what all commands share: settings, help, version."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def test_init_writes_a_file_that_loads_and_never_overwrites_it(here: Path) -> No
     (here / "tailrace.toml").write_text("mine")
     second = CliRunner().invoke(main, ["init"])
     assert second.exit_code == 2
-    assert second.stderr == "error: tailrace.toml is there already\nhint: --force overwrites it\n"
+    assert second.stderr == "error: tailrace.toml already exists\nhint: --force overwrites it\n"
     assert (here / "tailrace.toml").read_text() == "mine"
     assert CliRunner().invoke(main, ["init", "--force"]).exit_code == 0
     load(here / "tailrace.toml", {})
 
 
-def test_init_writes_where_it_is_told(here: Path) -> None:
+def test_init_writes_the_file_that_config_names(here: Path) -> None:
     assert CliRunner().invoke(main, ["--config", "other.toml", "init"]).exit_code == 0
     assert CliRunner().invoke(main, ["init"], env={"TAILRACE_CONFIG": "third.toml"}).exit_code == 0
     assert sorted(p.name for p in here.iterdir()) == ["other.toml", "third.toml"]
     assert CliRunner().invoke(main, ["--config", "no/such/place.toml", "init"]).exit_code == 2
 
 
-def test_settings_that_are_wrong_exit_with_2(here: Path) -> None:
+def test_wrong_settings_exit_with_2(here: Path) -> None:
     (here / "tailrace.toml").write_text("[sorce]")
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 2

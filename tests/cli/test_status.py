@@ -1,4 +1,4 @@
-"""`tailrace status` beside nothing, beside a capture, and with a source that is away. No Spark, and none needed."""
+"""`tailrace status` before and after capture, and with an unreachable source. It needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.fixtures.store import StoreAddress
 from tests.ops.test_http import SINK
 
 from tailrace.change import Lsn
-from tailrace.sinks import status
+from tailrace.delivery import status
 from tailrace.store import Store
 
-# As on a machine where nobody has installed it.
+# Simulates an installation without Spark.
 _WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
 
 
-def tell(env: dict[str, str], *arguments: str) -> str:
+def run_status(env: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, "-c", _WITHOUT_SPARK, "status", *arguments]
     done = subprocess.run(command, env=env | {"COLUMNS": "160"}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -38,12 +38,12 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
         name = "replica"
         [[sink]]
         type = "files"
-        name = "unborn"
+        name = "unused"
     """)
     env = environment(database, *s3_address) | {"TAILRACE_CONFIG": str(config)}
-    nothing = tell(env)
-    assert "there is no slot tailrace" in nothing
-    assert "`tailrace capture` starts it" in nothing
+    nothing = run_status(env)
+    assert "slot tailrace does not exist yet" in nothing
+    assert "run `tailrace capture` to start the log" in nothing
     assert "never ran" in nothing
 
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -53,37 +53,42 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))")
     store = Store.open(*s3_address)
     now = datetime.now(UTC)
-    status.save(store, replace(SINK, name="replica", lag_bytes=2_500_000, set_aside=3, updated_at=now))
+    status.save(store, replace(SINK, name="replica", lag_bytes=2_500_000, dead_letters=3, updated_at=now))
     silent = replace(
-        SINK, name="gone", state="retrying", last_error="cannot be [reached]", last_error_hint="look there"
+        SINK, name="silent", state="retrying", last_error="cannot be [reached]", last_error_hint="look there"
     )
     status.save(store, replace(silent, updated_at=now - timedelta(hours=1)))
 
-    told: dict[str, Any] = json.loads(tell(env, "--json"))
-    assert told["source"]["is_active"] is False
-    assert told["source"]["wal_held_bytes"] > 100_000
-    assert told["log"]["last"].endswith(":10"), "the commit stands after ten changes"
-    assert Lsn.parse(told["log"]["end_lsn"]) <= Lsn.parse(told["source"]["confirmed_lsn"])
-    assert told["log"]["bytes"] > 0
-    assert [(s["name"], s["is_silent"]) for s in told["sinks"]] == [("replica", False), ("gone", True)]
-    assert told["faults"] == ["sink gone is retrying: cannot be [reached]: look there"]
+    overview: dict[str, Any] = json.loads(run_status(env, "--json"))
+    assert overview["source"]["is_active"] is False
+    assert overview["source"]["wal_held_bytes"] > 100_000
+    assert overview["log"]["last"].endswith(":10"), "the commit follows ten changes"
+    assert Lsn.parse(overview["log"]["end_lsn"]) <= Lsn.parse(overview["source"]["confirmed_lsn"])
+    assert overview["log"]["bytes"] > 0
+    assert [(s["name"], s["is_silent"]) for s in overview["sinks"]] == [("replica", False), ("silent", True)]
+    assert overview["faults"] == ["sink silent is retrying: cannot be [reached]: look there"]
 
-    screen = tell(env)
+    screen = run_status(env)
     for words in ("not in use", "WAL held back", "objects", "2.5 MB", "running", "never ran"):
         assert words in screen
-    assert "replica: 3 changes set aside, in cursors/replica/set_aside/ of the store" in screen
-    assert "gone: cannot be [reached]. look there" in screen
-    assert "gone: last heard of 1 h 0 min ago; does it run?" in screen
+    assert "replica: 3 dead letters, in cursors/replica/dead_letters/ of the store" in screen
+    assert "silent: cannot be [reached]. look there" in screen
+    assert "silent: last status 1 h 0 min ago; is it running?" in screen
     assert max(map(len, screen.splitlines())) < 160
 
 
-def test_a_source_that_is_away_is_left_out(database: Database, file_address: StoreAddress) -> None:
+def test_an_unreachable_source_is_shown_as_unknown(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     env = environment(database, *file_address)
     capture_to_end(env)
-    away = env | {"TAILRACE_SOURCE_URL": "postgresql://nobody@127.0.0.1:1/nothing", "PGPASSWORD": "planted-secret"}
-    screen = tell(away)
-    assert "not known" in screen
+    unreachable = env | {
+        "TAILRACE_SOURCE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
+        "PGPASSWORD": "planted-secret",
+    }
+    screen = run_status(unreachable)
+    assert "unknown" in screen
     assert "ends at" in screen
     assert "planted-secret" not in screen
-    assert json.loads(tell({k: v for k, v in env.items() if k != "TAILRACE_SOURCE_URL"}, "--json"))["source"] is None
+    assert (
+        json.loads(run_status({k: v for k, v in env.items() if k != "TAILRACE_SOURCE_URL"}, "--json"))["source"] is None
+    )

@@ -1,4 +1,4 @@
-"""The embedded Spark cluster: work spreads over it, and goes on when a worker dies."""
+"""The embedded Spark cluster: work spreads over it, and continues when a worker dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ context = spark.sparkContext
 
 
 def place(number):
-    import tailrace.sinks.base  # executors have it
+    import tailrace.delivery.contract  # executors have it
 
     return os.getcwd()
 
@@ -50,7 +50,7 @@ spark.stop()
 
 
 @pytest.mark.soak
-def test_work_spreads_and_survives_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+def test_work_spreads_and_survives_the_loss_of_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     first, second = cluster.workers
     command = [sys.executable, "-c", _PROGRAM, cluster.url, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as driver:
@@ -62,7 +62,7 @@ def test_work_spreads_and_survives_a_worker(cluster: Cluster, tmp_path: Path) ->
             assert cluster.workers == [second]
             (tmp_path / "go on").touch()
             assert json.loads(driver.stdout.readline()) == [1, 2]
-            assert len(list(tmp_path.glob("[12].*"))) == 3, "one task was done again, by the other worker"
+            assert len(list(tmp_path.glob("[12].*"))) == 3, "the other worker ran one task again"
             assert json.loads(driver.stdout.readline()) == 100
             assert driver.wait(60) == 0
         finally:

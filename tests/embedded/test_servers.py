@@ -1,4 +1,4 @@
-"""The embedded servers: real, quick, crashed on request, and gone when we are."""
+"""The embedded servers start quickly, crash on request, and end with this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tailrace.errors import ConfigError
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_what_was_committed_survives_a_kill(version: int) -> None:
+def test_committed_rows_survive_a_kill(version: int) -> None:
     with running(version) as server:
         with server.connect() as connection:
             assert connection.info.server_version // 10000 == version
@@ -87,7 +87,7 @@ def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         Postgres(12)
 
 
-def test_s3_creates_only_what_is_absent(s3_server: S3Server) -> None:
+def test_s3_create_does_not_overwrite(s3_server: S3Server) -> None:
     store = S3Store.from_url(
         s3_server.url_of("embedded"),
         config=s3_server.options,  # type: ignore[arg-type]

@@ -2,7 +2,7 @@ import java.math.BigDecimal;
 import java.sql.*;
 import java.util.Properties;
 
-/** What a BI tool does: looks at the metadata, prepares, fetches in portions. Prints what it saw. */
+/** Acts like a BI tool: reads metadata, prepares statements, fetches in parts. Prints the results. */
 public class Jdbc {
   public static void main(String[] args) throws Exception {
     Properties properties = new Properties();
@@ -19,7 +19,7 @@ public class Jdbc {
       try (ResultSet r = m.getPrimaryKeys(null, "public", "items")) {
         while (r.next()) System.out.println("key " + r.getString("COLUMN_NAME") + " " + r.getInt("KEY_SEQ"));
       }
-      // Often enough that the driver turns to named statements and binary results.
+      // Often enough that the driver switches to named statements and binary results.
       try (PreparedStatement s = c.prepareStatement("SELECT amount, placed_at, note FROM orders WHERE id = ? AND note LIKE ?")) {
         for (int i = 0; i < 7; i++) {
           s.setLong(1, 5);

@@ -1,4 +1,4 @@
-"""The tables of these tests: a shop to join and count in, and one row of every type there is."""
+"""The tables of the query tests: a shop for joins and aggregates, and rows with values of every type."""
 
 NAMES = ("public.customers", "public.orders", "public.items", "public.kinds", 'archive."Mixed Case"', "public.empty")
 

@@ -1,4 +1,4 @@
-"""pgjdbc, the driver of most BI tools, where there are a JDK and a way to fetch it."""
+"""pgjdbc, the driver of most BI tools; skipped without a JDK or if the driver cannot be downloaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.query.conftest import Served
+from tests.query.conftest import QueryStack
 
 _JAR = "postgresql-42.7.8.jar"
 _URL = f"https://repo1.maven.org/maven2/org/postgresql/postgresql/42.7.8/{_JAR}"
@@ -18,25 +18,25 @@ _JAVA = shutil.which("javac") and shutil.which("java")
 
 @pytest.fixture(scope="module")
 def jar() -> Path:
-    kept = Path(tempfile.gettempdir()) / "tailrace-jars" / _JAR
-    if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
-        draft = kept.with_suffix(".part")
+    path = Path(tempfile.gettempdir()) / "tailrace-jars" / _JAR
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        draft = path.with_suffix(".part")
         try:
             with urllib.request.urlopen(_URL, timeout=20) as answer:
                 draft.write_bytes(answer.read())
         except OSError as error:
-            pytest.skip(f"pgjdbc cannot be fetched: {error}")
-        draft.rename(kept)
-    return kept
+            pytest.skip(f"cannot download pgjdbc: {error}")
+        draft.rename(path)
+    return path
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(_JAVA is None, reason="there is no JDK on this machine")
+@pytest.mark.skipif(_JAVA is None, reason="no JDK on this machine")
 @pytest.mark.parametrize("mode", ["extended", "simple"])
-def test_what_a_bi_tool_does(served: Served, jar: Path, mode: str) -> None:
+def test_jdbc_metadata_statements_and_cursors(stack: QueryStack, jar: Path, mode: str) -> None:
     program = Path(__file__).with_name("Jdbc.java")
-    url = f"jdbc:postgresql://127.0.0.1:{served.server.port}/shop"
+    url = f"jdbc:postgresql://127.0.0.1:{stack.server.port}/shop"
     command = [str(_JAVA), "-XX:TieredStopAtLevel=1", "-cp", str(jar), str(program), url, mode]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr

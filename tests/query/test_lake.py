@@ -1,4 +1,4 @@
-"""Lakes of other kinds: on S3, with a changelog, with names that differ only in case; and the command."""
+"""Lakes on S3, with a changelog, with names that differ only in case; and the command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 from tests.fixtures.postgres import Database
-from tests.query.conftest import Served, connect
-from tests.query.lakes import SINK, Made
+from tests.query.conftest import QueryStack, connect
+from tests.query.sample_lake import SINK, SampleLake
 
 from tailrace.embedded.process import free_port, wait_until
 from tailrace.embedded.s3 import S3Server
-from tailrace.query.server import Server
-from tailrace.settings import Query
+from tailrace.query.query_server import QueryServer
+from tailrace.settings import QuerySettings
 
 
 @pytest.fixture
@@ -28,27 +28,27 @@ def source(database: Database) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def test_on_s3(s3_server: S3Server, source: psycopg.Connection[Any], tmp_path: Path) -> None:
-    lake = Made.under(tmp_path, "shop", s3_server.url_of(f"query/{tmp_path.name}"), s3_server.options)
+def test_lake_on_s3(s3_server: S3Server, source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    lake = SampleLake.under(tmp_path, "shop", s3_server.url_of(f"query/{tmp_path.name}"), s3_server.options)
     lake.step(source, ["t"])
     secret = s3_server.options["secret_access_key"]
-    with Server(lake.options, SINK, Query(port=0)) as server, connect(server) as connection:
+    with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT sum(a), count(*) FROM t").fetchone() == (1.5, 2)
         cursor = server.engine.cursor()
-        told = repr(cursor.execute("SELECT * FROM duckdb_secrets()").fetchall())
-        told += repr(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
-        assert secret not in told
+        output = repr(cursor.execute("SELECT * FROM duckdb_secrets()").fetchall())
+        output += repr(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
+        assert secret not in output
         with pytest.raises(Exception, match=r"disabled|Cannot access"):
             cursor.execute(f"SELECT * FROM read_text('{s3_server.url_of('elsewhere/x')}')").fetchall()
         cursor.close()
 
 
-def test_a_changelog_shows_its_own_columns(source: psycopg.Connection[Any], tmp_path: Path) -> None:
-    lake = Made.under(tmp_path, "shop")
+def test_changelog_shows_its_additional_columns(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    lake = SampleLake.under(tmp_path, "shop")
     source.execute("CREATE TABLE log (id int, a text, _operation text, _committed_at timestamptz)")
     source.execute("INSERT INTO log VALUES (1, 'x', 'INSERT', '2025-01-01 00:00+00')")
     lake.step(source, ["log"], "changelog")
-    with Server(lake.options, SINK, Query(port=0)) as server, connect(server) as connection:
+    with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT a, _operation FROM log").fetchall() == [("x", "INSERT")]
         columns = connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = 'log'::regclass ORDER BY attnum"
@@ -56,32 +56,30 @@ def test_a_changelog_shows_its_own_columns(source: psycopg.Connection[Any], tmp_
         assert [name for (name,) in columns] == ["id", "a", "_operation", "_committed_at"]
 
 
-def test_what_the_lake_holds_is_there_untouched(served: Served) -> None:
-    with served.connect() as connection:
+def test_stored_view_shows_values_unchanged(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         found = connection.execute('SELECT n, d, _special FROM "kinds$stored" WHERE id = 4').fetchone()
         assert found == ("1234567890123456789.5", None, "{d=0044-03-15 BC}")
         shown = {row[0] for row in connection.execute("SELECT relname FROM pg_class")}
         assert "kinds$stored" not in shown
 
 
-def test_an_array_that_is_no_list_is_an_error_and_not_another_value(
-    source: psycopg.Connection[Any], tmp_path: Path
-) -> None:
-    lake = Made.under(tmp_path, "shop")
+def test_multidimensional_array_is_an_error(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    lake = SampleLake.under(tmp_path, "shop")
     source.execute("CREATE TABLE a (id int, x int[]); INSERT INTO a VALUES (1, '{{1,2},{3,4}}')")
     lake.step(source, ["a"])
-    with Server(lake.options, SINK, Query(port=0)) as server, connect(server) as connection:
+    with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT id FROM a").fetchall() == [(1,)]
         with pytest.raises(psycopg.Error, match="several dimensions"):
             connection.execute("SELECT x FROM a").fetchall()
         assert connection.execute('SELECT x FROM "a$stored"').fetchall() == [("{{1,2},{3,4}}",)]
 
 
-def test_names_that_differ_only_in_case(source: psycopg.Connection[Any], tmp_path: Path) -> None:
-    lake = Made.under(tmp_path, "shop")
+def test_names_that_differ_only_in_case_are_an_error(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    lake = SampleLake.under(tmp_path, "shop")
     source.execute('CREATE TABLE "T" (id int); INSERT INTO "T" VALUES (7)')
     lake.step(source, ["t", '"T"'])
-    with Server(lake.options, SINK, Query(port=0)) as server, connect(server) as connection:
+    with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="t and T differ only in case"):
             connection.execute('SELECT * FROM "T"')
@@ -91,8 +89,8 @@ def test_names_that_differ_only_in_case(source: psycopg.Connection[Any], tmp_pat
             connection.execute("SELECT * FROM c")
 
 
-def test_the_command(source: psycopg.Connection[Any], tmp_path: Path) -> None:
-    lake = Made.under(tmp_path, "shop")
+def test_command_serves_the_lake(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    lake = SampleLake.under(tmp_path, "shop")
     config = tmp_path / "tailrace.toml"
     config.write_text(f'[[sink]]\ntype = "iceberg"\nname = "{SINK}"\nwarehouse = "{lake.options.warehouse}"\n')
     port = free_port()
@@ -116,13 +114,13 @@ def test_the_command(source: psycopg.Connection[Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sinks", "arguments", "message"),
     [
-        ("", [], "there is no sink of type iceberg"),
+        ("", [], "no sink of type iceberg is configured"),
         ('[[sink]]\ntype="iceberg"\nname="a"\n[[sink]]\ntype="iceberg"\nname="b"\n', [], "several lakes: a, b"),
         ('[[sink]]\ntype="iceberg"\nname="a"\n', ["--sink", "b"], "there is no lake 'b'"),
         ('[[sink]]\ntype="iceberg"\nname="a"\nwarehouse="file:///tmp/x"\n', ["--host", "0.0.0.0"], "without users"),
     ],
 )
-def test_the_command_says_what_is_wrong(tmp_path: Path, sinks: str, arguments: list[str], message: str) -> None:
+def test_command_reports_configuration_errors(tmp_path: Path, sinks: str, arguments: list[str], message: str) -> None:
     config = tmp_path / "tailrace.toml"
     config.write_text(sinks)
     command = [sys.executable, "-m", "tailrace", "--config", str(config), "query", *arguments]
@@ -131,14 +129,14 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, sinks: str, arguments: l
     assert message in run.stderr
 
 
-def test_the_command_does_without_spark() -> None:
+def test_command_does_not_import_spark() -> None:
     names = "any(name in sys.modules for name in ('pyspark', 'py4j'))"
-    code = f"import sys, tailrace.cli.query, tailrace.query.server; sys.exit({names})"
+    code = f"import sys, tailrace.cli.query, tailrace.query.query_server; sys.exit({names})"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_closing_ends_what_is_under_way(served: Served) -> None:
-    with Server(served.lake.options, SINK, Query(port=0)) as server:
+def test_closing_the_server_cancels_running_statements(stack: QueryStack) -> None:
+    with QueryServer(stack.lake.options, SINK, QuerySettings(port=0)) as server:
         connection = connect(server)
         connection.pgconn.send_query(b"SELECT count(*) FROM range(100000000000) a(x) WHERE x % 7 = 3")
         assert wait_until(lambda: any(client.session.is_busy for client in server.clients), 10)

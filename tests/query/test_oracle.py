@@ -1,6 +1,6 @@
-"""PostgreSQL's own answers are the server's: names of columns and texts of values, for every query here.
+"""The server's results equal PostgreSQL's: column names and text of values, for every query in the .sql files.
 
-Where a column is no exact decimal in DuckDB (averages, quotients) values are compared as numbers.
+Where DuckDB does not compute exact decimals (averages, quotients), values are compared as numbers.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import psycopg
 import pytest
-from tests.query.conftest import Served
+from tests.query.conftest import QueryStack
 
 
 def _queries(file: str) -> list[str]:
-    """One a line."""
+    """One query per line."""
     return Path(__file__).with_name(file).read_text("utf-8").splitlines()
 
 
 def _answer(connection: psycopg.Connection[Any], query: str) -> tuple[list[str], list[list[str | None]]]:
-    """Both protocols, which must agree; values as texts."""
+    """Column names and values as text. Both protocols must agree."""
     found = []
     for parameters in cast(tuple[list[Any] | None, ...], (None, [])):
         with psycopg.RawCursor(connection) as cursor:
@@ -36,20 +36,20 @@ def _answer(connection: psycopg.Connection[Any], query: str) -> tuple[list[str],
 
 
 @pytest.fixture(scope="module")
-def both(served: Served) -> Any:
-    with served.connect() as ours, served.database.connect(autocommit=True) as theirs:
+def both(stack: QueryStack) -> Any:
+    with stack.connect() as ours, stack.database.connect(autocommit=True) as theirs:
         theirs.execute("SET timezone = 'UTC'")
         yield ours, theirs
 
 
 @pytest.mark.parametrize("query", _queries("exact.sql"))
-def test_the_same_answer(both: Any, query: str) -> None:
+def test_result_equals_postgresql(both: Any, query: str) -> None:
     ours, theirs = both
     assert _answer(ours, query) == _answer(theirs, query)
 
 
 @pytest.mark.parametrize("query", _queries("numbers.sql"))
-def test_the_same_numbers(both: Any, query: str) -> None:
+def test_numbers_are_close_to_postgresql(both: Any, query: str) -> None:
     ours, theirs = both
     (names, rows), (expected_names, expected_rows) = _answer(ours, query), _answer(theirs, query)
     assert names == expected_names
@@ -59,23 +59,23 @@ def test_the_same_numbers(both: Any, query: str) -> None:
 
 
 def _are_near(value: str, other: str) -> bool:
-    """The same decimal, or as near as doubles are; ten decimals of a numeric without a precision."""
+    """Whether the decimals are equal or differ by a rounding error of a double or of numeric(38,10)."""
     exact = Decimal(value) == Decimal(other) if len(other) < 17 else False
     return exact or math.isclose(float(value), float(other), rel_tol=1e-14, abs_tol=5e-11)
 
 
 @pytest.mark.parametrize("table", ["customers", "orders", "items", "kinds"])
-def test_binary_results_are_those_of_postgresql(served: Served, table: str) -> None:
+def test_binary_result_equals_postgresql(stack: QueryStack, table: str) -> None:
     columns = {
         "orders": "id, customer, placed_at, amount, note",
         "kinds": "id, b, i4, i8, f4, f8, n2, t, bin, u, ti, iv, j, arr, tarr",
     }
     query = f"SELECT {columns.get(table, '*')} FROM {table} ORDER BY 1, 2".encode()
     with (
-        served.connect() as ours,
-        served.database.connect() as theirs,
+        stack.connect() as ours,
+        stack.database.connect() as theirs,
         ours.cursor(binary=True) as our,
         theirs.cursor(binary=True) as their,
     ):
-        # By what is printed: NaN is not equal to itself.
+        # Compared by repr, as NaN is not equal to itself.
         assert repr(our.execute(query).fetchall()) == repr(their.execute(query).fetchall())

@@ -1,4 +1,4 @@
-"""The protocol, as drivers speak it: simple and extended, text and binary, portals, COPY, transactions, errors."""
+"""The protocol as drivers use it: simple and extended, text and binary, portals, COPY, transactions, errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import psutil
 import psycopg
 import psycopg.types.json
 import pytest
-from tests.query.conftest import Served
-from tests.query.raw import Raw
+from tests.query.conftest import QueryStack
+from tests.query.raw_client import RawClient
 
 from tailrace.embedded.process import wait_until
 
 
 @pytest.mark.parametrize("prepare", [False, True], ids=["unnamed", "prepared"])
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-def test_parameters_and_results_of_common_types(served: Served, prepare: bool, binary: bool) -> None:
+def test_parameters_and_results_of_common_types(stack: QueryStack, prepare: bool, binary: bool) -> None:
     given: list[Any] = [
         7, -(2**40), 2.5, "it's \\ $1 ☃", True, None, b"\x00\xff", date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4),
         datetime(2024, 2, 29, 1, 2, 3, 4, UTC), time(1, 2, 3), timedelta(days=-3, seconds=5), Decimal("-12.340"),
@@ -32,35 +32,35 @@ def test_parameters_and_results_of_common_types(served: Served, prepare: bool, b
         "%s::timestamp", "%s::timestamptz", "%s::time", "%s::interval", "%s::numeric(10,3)", "%s::uuid", "%s::int4[]",
         "%s::text[]",
     ]  # fmt: skip
-    with served.connect() as connection, connection.cursor(binary=binary) as cursor:
+    with stack.connect() as connection, connection.cursor(binary=binary) as cursor:
         for _ in range(2):
             found = cursor.execute(f"SELECT {', '.join(marks)}".encode(), given, prepare=prepare).fetchone()
             assert found == tuple(given)
 
 
-def test_binary_parameters(served: Served) -> None:
-    with served.connect() as connection:
+def test_binary_parameters(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         query = "SELECT id FROM orders WHERE id = %b AND amount = %b AND placed_at < %b"
-        row = served.database.rows("SELECT id, amount FROM orders WHERE id = 17")[0]
+        row = stack.database.rows("SELECT id, amount FROM orders WHERE id = 17")[0]
         found = connection.execute(query, [*row, datetime(2030, 1, 1, tzinfo=UTC)]).fetchall()
         assert found == [(17,)]
 
 
-def test_a_statement_is_described_before_it_is_bound(served: Served) -> None:
-    with Raw(served.server.port) as client:
+def test_statement_can_be_described_before_bind(stack: QueryStack) -> None:
+    with RawClient(stack.server.port) as client:
         client.start()
         query = b"SELECT id, amount, note FROM orders WHERE id = $1 AND note LIKE $2 LIMIT $3"
         client.send(b"P", b"s\0" + query + b"\0" + struct.pack("!h", 0))
         client.send(b"D", b"Ss\0")
         client.send(b"S")
-        told = dict(client.until(b"Z"))
-    assert struct.unpack("!h3I", told[b"t"]) == (3, 20, 25, 20)
-    parts = [part.split(b"\0", 1) for part in (told[b"T"][2:24], told[b"T"][23:49])]
+        messages = dict(client.until(b"Z"))
+    assert struct.unpack("!h3I", messages[b"t"]) == (3, 20, 25, 20)
+    parts = [part.split(b"\0", 1) for part in (messages[b"T"][2:24], messages[b"T"][23:49])]
     assert [(name, struct.unpack("!I", rest[6:10])[0]) for name, rest in parts] == [(b"id", 20), (b"amount", 1700)]
 
 
-def test_a_portal_gives_rows_in_portions_while_other_statements_run(served: Served) -> None:
-    with served.connect(autocommit=False) as connection, connection.cursor("portion") as cursor:
+def test_portal_returns_rows_in_parts_while_other_statements_run(stack: QueryStack) -> None:
+    with stack.connect(autocommit=False) as connection, connection.cursor("portion") as cursor:
         cursor.itersize = 7
         cursor.execute("SELECT id FROM orders ORDER BY id")
         assert [row[0] for row in cursor.fetchmany(3)] == [1, 2, 3]
@@ -68,29 +68,29 @@ def test_a_portal_gives_rows_in_portions_while_other_statements_run(served: Serv
         assert [row[0] for row in cursor] == list(range(4, 501))
 
 
-def test_a_cursor_outlives_its_block_where_it_is_to(served: Served) -> None:
-    with served.connect(autocommit=False) as connection:
-        with connection.cursor("kept", withhold=True) as kept, connection.cursor("other") as other:
-            for cursor in (kept, other):
+def test_cursor_with_hold_outlives_its_block(stack: QueryStack) -> None:
+    with stack.connect(autocommit=False) as connection:
+        with connection.cursor("holdable", withhold=True) as holdable, connection.cursor("other") as other:
+            for cursor in (holdable, other):
                 cursor.execute("SELECT id FROM orders ORDER BY id")
             connection.commit()
-            assert kept.fetchmany(2) == [(1,), (2,)]
+            assert holdable.fetchmany(2) == [(1,), (2,)]
             with pytest.raises(psycopg.errors.InvalidCursorName):
                 other.fetchone()
         connection.rollback()
 
 
 @pytest.mark.parametrize("statement", ["FETCH -1 FROM c", "MOVE -2 IN c", "FETCH 0 FROM c", "FETCH PRIOR FROM c"])
-def test_a_cursor_goes_forward_only(served: Served, statement: str) -> None:
-    with served.connect(autocommit=False) as connection:
+def test_cursor_only_scans_forward(stack: QueryStack, statement: str) -> None:
+    with stack.connect(autocommit=False) as connection:
         connection.execute("DECLARE c SCROLL CURSOR FOR SELECT id FROM orders ORDER BY id")
         assert connection.execute("FETCH 2 FROM c").fetchall() == [(1,), (2,)]
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="forward"):
             connection.execute(statement.encode())
 
 
-def test_several_statements_in_one_message(served: Served) -> None:
-    with served.connect() as connection:
+def test_several_statements_in_one_message(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         cursor = connection.execute("SELECT 1; SET application_name = 'x'; SELECT 2 AS b")
         assert cursor.fetchall() == [(1,)]
         assert cursor.nextset()
@@ -99,8 +99,8 @@ def test_several_statements_in_one_message(served: Served) -> None:
         assert connection.info.parameter_status("application_name") == "x"
 
 
-def test_a_pipeline_goes_on_after_an_error_with_the_next_sync(served: Served) -> None:
-    with served.connect() as connection:
+def test_pipeline_continues_after_an_error_at_the_next_sync(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         with connection.pipeline():
             cursor = connection.execute("SELECT * FROM nowhere")
             with pytest.raises(psycopg.errors.UndefinedTable):
@@ -114,27 +114,27 @@ def test_a_pipeline_goes_on_after_an_error_with_the_next_sync(served: Served) ->
 @pytest.mark.parametrize(
     "what", ["kinds", "orders (id, note, placed_at)", "(SELECT id, name FROM customers ORDER BY id)"]
 )
-def test_copy_gives_what_postgresql_gives(served: Served, what: str, how: str) -> None:
-    if what == "kinds":  # but for what the lake holds otherwise
+def test_copy_equals_postgresql(stack: QueryStack, what: str, how: str) -> None:
+    if what == "kinds":  # without the types that the lake stores differently
         what = "(SELECT id, b, i4, i8, f4, f8, n2, t, v, ch, bin, u, d, ts, tz, ti, iv FROM kinds ORDER BY id)"
         if "binary" in how:
             what = what.replace("i4, i8", "i4, i8").replace("n2, ", "")
     elif "orders" in what:
         what = "(SELECT id, note, placed_at FROM orders ORDER BY id)"
     statement = f"COPY {what} TO STDOUT {how}".encode()
-    with served.connect() as connection, served.database.connect() as source:
+    with stack.connect() as connection, stack.database.connect() as source:
         source.execute("SET timezone = 'UTC'")
         with connection.cursor().copy(statement) as ours, source.cursor().copy(statement) as theirs:
             assert b"".join(bytes(piece) for piece in ours) == b"".join(bytes(piece) for piece in theirs)
 
 
-def test_copy_of_a_table_with_columns(served: Served) -> None:
-    with served.connect() as connection, connection.cursor().copy("COPY customers (name, id) TO STDOUT") as copy:
+def test_copy_of_a_table_with_columns(stack: QueryStack) -> None:
+    with stack.connect() as connection, connection.cursor().copy("COPY customers (name, id) TO STDOUT") as copy:
         assert sorted(copy.rows())[0] == ("Customer 1", "1")
 
 
-def test_what_was_prepared_is_forgotten_when_told_to(served: Served) -> None:
-    with served.connect() as connection:
+def test_prepared_statements_can_be_deallocated(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         for forget in ("DISCARD ALL", "DEALLOCATE ALL", "DEALLOCATE s"):
             assert connection.pgconn.prepare(b"s", b"SELECT 1").status == psycopg.pq.ExecStatus.COMMAND_OK
             connection.execute(forget.encode())
@@ -142,42 +142,42 @@ def test_what_was_prepared_is_forgotten_when_told_to(served: Served) -> None:
             connection.execute("DEALLOCATE s")
 
 
-def test_as_many_parameters_as_a_message_counts(served: Served) -> None:
-    with served.connect() as connection:
+def test_maximum_number_of_parameters(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         found = connection.pgconn.exec_params(b"SELECT $1::int + $65535::int", [b"1"] * 65_535)
         assert found.get_value(0, 0) == b"2"
 
 
-def test_numbers_and_documents_as_parameters(served: Served) -> None:
-    with served.connect() as connection:
+def test_numeric_arrays_and_jsonb_as_parameters(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         query = "SELECT count(*) FROM orders WHERE amount = ANY(%b) AND (%b::jsonb) ->> 'a' = 'x'"
         given = [[Decimal("79.190"), Decimal("158.38")], psycopg.types.json.Jsonb({"a": "x"})]
         assert connection.execute(query, given).fetchone() == (2,)
 
 
 @pytest.mark.parametrize("statement", ["SELECT " + "(" * 600 + "1" + ")" * 600, "SELECT 1" + ", 1" * 100_000])
-def test_a_statement_that_is_too_much_is_refused_at_once(served: Served, statement: str) -> None:
-    with served.connect() as connection, pytest.raises(psycopg.errors.StatementTooComplex):
+def test_too_complex_statement_is_refused(stack: QueryStack, statement: str) -> None:
+    with stack.connect() as connection, pytest.raises(psycopg.errors.StatementTooComplex):
         connection.execute(statement.encode())
 
 
-def test_more_than_the_protocol_of_here_is_declined(served: Served) -> None:
-    with Raw(served.server.port) as client:
+def test_newer_protocol_version_is_negotiated_down(stack: QueryStack) -> None:
+    with RawClient(stack.server.port) as client:
         body = struct.pack("!i", 196_610) + b"user\0reader\0_pq_.new\0x\0\0"
         client.socket.sendall(struct.pack("!i", len(body) + 4) + body)
         assert client.message() == (b"v", struct.pack("!ii", 196_608, 1) + b"_pq_.new\0")
         assert client.until(b"Z")
 
 
-def test_a_block_goes_on_from_a_savepoint(served: Served) -> None:
-    with served.connect(autocommit=False) as connection, connection.transaction():
+def test_block_continues_from_a_savepoint(stack: QueryStack) -> None:
+    with stack.connect(autocommit=False) as connection, connection.transaction():
         with pytest.raises(psycopg.errors.UndefinedColumn), connection.transaction():
             connection.execute("SELECT nothing FROM orders")
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_block_stays_failed_until_it_ends(served: Served) -> None:
-    with served.connect(autocommit=False) as connection:
+def test_failed_block_rejects_statements_until_it_ends(stack: QueryStack) -> None:
+    with stack.connect(autocommit=False) as connection:
         with pytest.raises(psycopg.errors.UndefinedColumn):
             connection.execute("SELECT nothing FROM orders")
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
@@ -215,16 +215,16 @@ def test_a_block_stays_failed_until_it_ends(served: Served) -> None:
         ("FETCH 1 FROM nothing", "34000"),
     ],
 )
-def test_errors_have_the_sqlstate_of_postgresql(served: Served, query: str, sqlstate: str) -> None:
-    with served.connect() as connection:
+def test_errors_have_the_sqlstate_of_postgresql(stack: QueryStack, query: str, sqlstate: str) -> None:
+    with stack.connect() as connection:
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(query.encode())
         assert caught.value.sqlstate == sqlstate
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_cancel(served: Served) -> None:
-    with served.connect() as connection:
+def test_cancel(stack: QueryStack) -> None:
+    with stack.connect() as connection:
         query = "SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3"
         threading.Timer(0.3, connection.cancel_safe).start()
         with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
@@ -232,45 +232,45 @@ def test_cancel(served: Served) -> None:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_statement_ends_when_its_time_is_up(served: Served) -> None:
-    with served.connect(options="-c statement_timeout=200ms") as connection:
+def test_statement_timeout(stack: QueryStack) -> None:
+    with stack.connect(options="-c statement_timeout=200ms") as connection:
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             connection.execute("SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3")
-        connection.execute("SET statement_timeout = '1h'")  # more than the server allows is what it allows
+        connection.execute("SET statement_timeout = '1h'")  # capped at the server's limit
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_client_that_goes_away_leaves_no_statement_behind(served: Served) -> None:
-    connection = served.connect()
+def test_statement_of_a_disconnected_client_is_cancelled(stack: QueryStack) -> None:
+    connection = stack.connect()
     connection.pgconn.send_query(b"SELECT count(*) FROM range(100000000000) a(x) WHERE x % 7 = 3")
-    before = len(served.server.clients)
-    assert wait_until(lambda: any(client.session.is_busy for client in served.server.clients), 10)
+    before = len(stack.server.clients)
+    assert wait_until(lambda: any(client.session.is_busy for client in stack.server.clients), 10)
     connection.close()
-    assert wait_until(lambda: len(served.server.clients) == before - 1, 10)
+    assert wait_until(lambda: len(stack.server.clients) == before - 1, 10)
 
 
-def test_a_client_that_reads_nothing_costs_no_memory(served: Served) -> None:
-    with Raw(served.server.port) as client:
+def test_client_that_does_not_read_uses_little_memory(stack: QueryStack) -> None:
+    with RawClient(stack.server.port) as client:
         client.start()
         before = psutil.Process().memory_info().rss
-        # 16 GB, if it were gathered.
+        # 16 GB if it were buffered.
         client.send(b"Q", b"SELECT repeat('x', 1600) FROM range(10000000)\0")
         assert client.message()[0] == b"T"
         assert psutil.Process().memory_info().rss - before < 500 << 20
         threading.Event().wait(0.3)
         assert psutil.Process().memory_info().rss - before < 500 << 20
-    assert wait_until(lambda: not any(client.session.is_busy for client in served.server.clients), 10)
+    assert wait_until(lambda: not any(client.session.is_busy for client in stack.server.clients), 10)
 
 
-def test_connections_at_once(served: Served) -> None:
+def test_concurrent_connections(stack: QueryStack) -> None:
     found: list[Any] = []
 
-    def ask(number: int) -> None:
-        with served.connect() as connection:
+    def query(number: int) -> None:
+        with stack.connect() as connection:
             rows = [connection.execute("SELECT count(*) + %s FROM orders", [number]).fetchone() for _ in range(5)]
             found.append(rows == [(500 + number,)] * 5)
 
-    threads = [threading.Thread(target=ask, args=[n]) for n in range(12)]
+    threads = [threading.Thread(target=query, args=[n]) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Read-only in fact: whatever a client tries, it reads the lake's tables and nothing else."""
+"""The server is read-only: a client can read the lake's tables and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.query.conftest import Served
+from tests.query.conftest import QueryStack
 
 _REFUSED = ("25006", "42501", "0A000", "42704", "42601", "42P01", "42883")
 
@@ -93,9 +93,9 @@ _REFUSED = ("25006", "42501", "0A000", "42704", "42601", "42P01", "42883")
         "NOTIFY x",
     ],
 )
-def test_is_refused(served: Served, statement: str) -> None:
-    warehouse = served.lake.options.root
-    with served.connect() as connection:
+def test_statement_is_refused(stack: QueryStack, statement: str) -> None:
+    warehouse = stack.lake.options.root
+    with stack.connect() as connection:
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(statement.format(warehouse=warehouse).encode())
         assert caught.value.sqlstate in _REFUSED, caught.value
@@ -103,9 +103,9 @@ def test_is_refused(served: Served, statement: str) -> None:
     assert not list(Path("/tmp").glob("tailrace-leak*"))
 
 
-def test_the_lock_holds_though_nobody_inspects(served: Served) -> None:
-    """What the inspection refuses, DuckDB itself refuses, too, but for reading inside of the warehouse."""
-    cursor = served.server.engine.cursor()
+def test_locked_engine_refuses_by_itself(stack: QueryStack) -> None:
+    """DuckDB itself refuses what `reference` refuses, except reading files inside the warehouse."""
+    cursor = stack.server.engine.cursor()
     for statement in (
         "SELECT * FROM read_text('/etc/passwd')",
         "COPY (SELECT 1) TO '/tmp/tailrace-leak.csv'",

@@ -1,1 +1,1 @@
-"""What the audit trail is for: a row's history, taking changes back, proving that nothing was altered."""
+"""Uses of the audit trail: a row's history, reverting changes, verifying that nothing was altered."""

@@ -1,4 +1,4 @@
-"""JSON whose numbers keep their digits."""
+"""JSON that preserves the digits of numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def loads(text: str | bytes) -> Any:
-    return json.loads(text, parse_float=Decimal, parse_constant=_refused)
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
 
 
-def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def dumps(value: Any) -> str:
@@ -21,7 +21,7 @@ def dumps(value: Any) -> str:
         case Decimal():
             return str(value)
         case Mapping():
-            return "{" + ", ".join(f"{dumps(str(name))}: {dumps(one)}" for name, one in value.items()) + "}"
+            return "{" + ", ".join(f"{dumps(str(name))}: {dumps(inner)}" for name, inner in value.items()) + "}"
         case str():
             return json.dumps(value, ensure_ascii=False)
         case Sequence():
@@ -30,7 +30,7 @@ def dumps(value: Any) -> str:
 
 
 def text(value: Any) -> str | None:
-    """What PostgreSQL reads as a value of the column that this was the JSON of."""
+    """PostgreSQL's text of a column's value, given as JSON."""
     match value:
         case None:
             return None

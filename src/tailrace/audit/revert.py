@@ -1,4 +1,4 @@
-"""Taking changes back: what has to be known for it, what stands in the way, and doing it."""
+"""Reverts changes: plans the statements, finds conflicts, and executes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ import psycopg
 from psycopg import sql
 
 from tailrace.audit.exact_json import dumps
-from tailrace.audit.trail import Row, Trail
-from tailrace.audit.undo import Column, Image, Place, Reference, Statement, Target, left, ordered, statements
+from tailrace.audit.revert_statement import (
+    ForeignKey,
+    RevertColumn,
+    RevertStatement,
+    RevertTarget,
+    RowImage,
+    TableName,
+    ordered,
+    row_after,
+    statements,
+)
+from tailrace.audit.trail import AuditRow, Trail
+from tailrace.delivery.context import PREFIX
 from tailrace.errors import RevertError
-from tailrace.sinks.audit.context import PREFIX
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.attgenerated <> '',
@@ -39,7 +49,7 @@ JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = c.relname
 JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
 WHERE k.contype = 'f' AND to_regclass(%(table)s) IN (k.conrelid, k.confrelid)
 """
-# What the triggers did is in the trail as well, and taken back with the rest. Those that only check may stay.
+# The trail has the triggers' own changes, too, which are reverted with the rest. Constraint triggers may stay enabled.
 _TRIGGERS = """
 SELECT n.nspname::text, c.relname::text, t.tgname::text, t.tgenabled = 'A', pg_has_role(c.relowner, 'USAGE')
 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -47,50 +57,54 @@ WHERE NOT t.tgisinternal AND t.tgconstraint = 0 AND t.tgenabled IN ('O', 'A')
   AND (c.oid = to_regclass(%(table)s) OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%(table)s))))
 ORDER BY 1, 2, 3
 """
-_PATIENCE = "10s"
-"""For others' locks: whoever comes after us waits as long."""
+_LOCK_TIMEOUT = "10s"
+"""Sessions that queue behind a revert wait as long."""
 
 
 IsMasked = Callable[[str, str, str], bool]
-"""Of schema, table and column."""
+"""Takes schema, table and column."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    change: Row
-    later: Row
+    """A later change of a row whose change is to be reverted."""
+
+    change: AuditRow
+    later: AuditRow
 
 
 @dataclass(frozen=True)
 class Trigger:
-    table: Place
+    table: TableName
     name: str
     is_always: bool
-    is_ours: bool
-    """To switch off: the table's owner may."""
+    is_owner: bool
+    """Whether the session's user owns the table, and so may disable the trigger."""
 
-    def switched(self, how: str) -> sql.Composed:
+    def _alter(self, action: str) -> sql.Composed:
         return sql.SQL("ALTER TABLE {} {} TRIGGER {}").format(
-            sql.Identifier(*self.table), sql.SQL(how), sql.Identifier(self.name)
+            sql.Identifier(*self.table), sql.SQL(action), sql.Identifier(self.name)
         )
 
     @property
-    def off(self) -> sql.Composed:
-        return self.switched("DISABLE")
+    def disable(self) -> sql.Composed:
+        return self._alter("DISABLE")
 
     @property
-    def on(self) -> sql.Composed:
-        return self.switched("ENABLE ALWAYS" if self.is_always else "ENABLE")
+    def enable(self) -> sql.Composed:
+        return self._alter("ENABLE ALWAYS" if self.is_always else "ENABLE")
 
 
 @dataclass(frozen=True)
-class Undo:
-    changes: Sequence[Row]
-    statements: Sequence[Statement]
+class RevertPlan:
+    """What reverts some changes."""
+
+    changes: Sequence[AuditRow]
+    statements: Sequence[RevertStatement]
     conflicts: Sequence[Conflict]
-    """Later changes of the same rows, that are not taken back with them."""
+    """Later changes of the same rows that are not reverted with them."""
     triggers: Sequence[Trigger] = ()
-    """Of the tables, that would act on what is done here."""
+    """Triggers of the tables that would fire."""
 
     @property
     def transactions(self) -> int:
@@ -98,11 +112,19 @@ class Undo:
 
 
 def plan(
-    trail: Trail, source: psycopg.Connection[Any], changes: Sequence[Row], is_masked: IsMasked, *, force: bool
-) -> Undo:
-    """What undoes these changes. RevertError where something of it is not known."""
-    places = sorted({(c.schema, c.table) for c in changes})
-    targets = {place: _target(source, place, is_masked) for place in places}
+    trail: Trail, source: psycopg.Connection[Any], changes: Sequence[AuditRow], is_masked: IsMasked, *, force: bool
+) -> RevertPlan:
+    """The plan that reverts changes; RevertError if something needed is unknown.
+
+    Args:
+        trail: The trail.
+        source: The source database.
+        changes: The changes, in log order.
+        is_masked: Whether a column is masked in the trail.
+        force: Whether to let triggers fire that the user may not disable.
+    """
+    tables = sorted({(c.schema, c.table) for c in changes})
+    targets = {table_name: _target(source, table_name, is_masked) for table_name in tables}
     own = {change.position for change in changes}
     found = {
         number: _before(trail, change)
@@ -116,94 +138,105 @@ def plan(
         if later.position not in own
     }
     references = [reference for target in targets.values() for reference in target.references]
-    made = ordered(list(statements(changes, found, targets)), references)
-    return Undo(changes, made, list(conflicts.values()), _triggers(source, places, force=force))
+    planned = ordered(list(statements(changes, found, targets)), references)
+    return RevertPlan(changes, planned, list(conflicts.values()), _triggers(source, tables, force=force))
 
 
-def apply(source: psycopg.Connection[Any], undo: Undo, why: Mapping[str, Any], *, force: bool) -> int:
-    """All of it in one transaction, whose own context says what it reverts; how many rows it changed."""
-    said = {"tailrace_revert": {**why, "transactions": sorted({c.xid for c in undo.changes if c.xid is not None})}}
+def apply(source: psycopg.Connection[Any], plan: RevertPlan, why: Mapping[str, Any], *, force: bool) -> int:
+    """Execute a plan in one transaction, whose context says what it reverts; returns the number of changed rows.
+
+    Args:
+        source: The source database.
+        plan: The plan.
+        why: The selection that is reverted, for the context.
+        force: Whether to revert rows that have changed since.
+    """
+    context = {"tailrace_revert": {**why, "transactions": sorted({c.xid for c in plan.changes if c.xid is not None})}}
     done = 0
     with source.transaction():
-        source.execute("SELECT pg_logical_emit_message(true, %s, %s)", [PREFIX, dumps(said)])
-        source.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_PATIENCE)))
+        source.execute("SELECT pg_logical_emit_message(true, %s, %s)", [PREFIX, dumps(context)])
+        source.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
         source.execute("SET CONSTRAINTS ALL DEFERRED")
-        for trigger in undo.triggers:
-            with _refused(f"triggers of {'.'.join(trigger.table)} cannot be switched off"):
-                source.execute(trigger.off)
-        for statement in undo.statements:
+        for trigger in plan.triggers:
+            with _reverting(f"triggers of {'.'.join(trigger.table)} cannot be disabled"):
+                source.execute(trigger.disable)
+        for statement in plan.statements:
             change = statement.change
             what = f"{change.operation} of {change.qualified_name} {change.primary_key}"
-            with _refused(f"{change.position}: {what} cannot be undone"):
+            with _reverting(f"{change.position}: {what} cannot be reverted"):
                 count = source.execute(statement.forced if force else statement.guarded).rowcount
                 is_done = count == 1 or force or _is_done(source, statement)
             if not is_done:
                 raise RevertError(
                     f"{change.position}: {change.qualified_name} {change.primary_key} is no longer as this change "
-                    "left it: somebody has changed it since, or made rows that would go with it",
-                    "nothing was changed; --force takes back what is still there",
+                    "left it: it was changed since, or rows were added that a CASCADE would delete",
+                    "nothing was changed; --force reverts the rows that still exist",
                 )
             done += count
-        with _refused("what it leaves is not allowed"):
+        with _reverting("the result violates a constraint"):
             source.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            for trigger in undo.triggers:
-                source.execute(trigger.on)
+            for trigger in plan.triggers:
+                source.execute(trigger.enable)
     return done
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
+def _reverting(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
         raise RevertError(f"{what}: {error.diag.message_primary or error}", "nothing was changed") from error
 
 
-def _is_done(source: psycopg.Connection[Any], statement: Statement) -> bool:
+def _is_done(source: psycopg.Connection[Any], statement: RevertStatement) -> bool:
     return statement.done is not None and source.execute(statement.done).rowcount == 1
 
 
-def _triggers(source: psycopg.Connection[Any], places: Iterable[Place], *, force: bool) -> list[Trigger]:
+def _triggers(source: psycopg.Connection[Any], tables: Iterable[TableName], *, force: bool) -> list[Trigger]:
     found = [
-        Trigger((schema, table), name, is_always, is_ours)
-        for place in places
-        for schema, table, name, is_always, is_ours in source.execute(_TRIGGERS, {"table": _name(source, place)})
+        Trigger((schema, table), name, is_always, is_owner)
+        for table_name in tables
+        for schema, table, name, is_always, is_owner in source.execute(
+            _TRIGGERS, {"table": _quoted(source, table_name)}
+        )
     ]
-    others = sorted({".".join(trigger.table) for trigger in found if not trigger.is_ours})
+    others = sorted({".".join(trigger.table) for trigger in found if not trigger.is_owner})
     if others and not force:
         raise RevertError(
-            f"triggers of {', '.join(others)} would act on what is undone as on any change, and only the table's owner "
-            "may switch them off meanwhile",
-            "let the owner do it, in [source] url or DB_USER; with --force they act",
+            f"triggers of {', '.join(others)} would fire, and only the table's owner may disable them",
+            "connect as the owner with [source] url or DB_USER, or let them fire with --force",
         )
-    return [trigger for trigger in found if trigger.is_ours]
+    return [trigger for trigger in found if trigger.is_owner]
 
 
-def _before(trail: Trail, change: Row) -> Image:
-    """The row as the change found it: what it says itself, and what the change before it left."""
+def _before(trail: Trail, change: AuditRow) -> RowImage:
+    """The row before the change: its old image, and the row that the previous change left."""
     last = trail.last_known(change)
-    return {**(left(last) if last is not None else {}), **(change.before or {})}
+    return {**(row_after(last) if last is not None else {}), **(change.before or {})}
 
 
-def _target(source: psycopg.Connection[Any], place: tuple[str, str], is_masked: IsMasked) -> Target:
-    table = _name(source, place)
+def _target(source: psycopg.Connection[Any], table_name: tuple[str, str], is_masked: IsMasked) -> RevertTarget:
+    table = _quoted(source, table_name)
     rows = source.execute(_COLUMNS, [table]).fetchall()
     if not rows:
         raise RevertError(
-            f"the source has no table {'.'.join(place)}, or it cannot be seen", "was it dropped or renamed?"
+            f"table {'.'.join(table_name)} does not exist at the source or is not visible",
+            "it may have been dropped or renamed",
         )
     columns = {
-        name: Column(name, kind, generated, is_masked(*place, name), is_required)
+        name: RevertColumn(name, kind, generated, is_masked(*table_name, name), is_required)
         for name, kind, generated, _, is_required in rows
     }
     references = [
-        Reference((c, child), tuple(columns), (p, parent), tuple(parent_columns), follows_deletes)
+        ForeignKey((c, child), tuple(columns), (p, parent), tuple(parent_columns), follows_deletes)
         for c, child, columns, p, parent, parent_columns, follows_deletes in source.execute(
             _REFERENCES, {"table": table}
         )
     ]
-    return Target(*place, columns, tuple([name for name, _, _, is_key, _ in rows if is_key]), tuple(references))
+    return RevertTarget(
+        *table_name, columns, tuple([name for name, _, _, is_key, _ in rows if is_key]), tuple(references)
+    )
 
 
-def _name(source: psycopg.Connection[Any], place: Place) -> str:
-    return sql.Identifier(*place).as_string(source)
+def _quoted(source: psycopg.Connection[Any], table_name: TableName) -> str:
+    return sql.Identifier(*table_name).as_string(source)

@@ -1,4 +1,4 @@
-"""Reading the table `changes`: who looks for what, and what a row of it says."""
+"""Reads the table `changes`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from psycopg.types.json import set_json_loads
 from tailrace import settings, sinks
 from tailrace.audit import exact_json
 from tailrace.change import Lsn, Position
+from tailrace.delivery.sink_settings import SinkSettings
 from tailrace.errors import ConfigError
-from tailrace.sinks import Common
-from tailrace.sinks.audit.sink import AuditOptions, place
-from tailrace.sinks.database.failure import classified
+from tailrace.sinks.audit.sink import AuditOptions, table_name
+from tailrace.sinks.database.destination_error import classify_errors
 
 _FIELDS: Final = (
     *("database", "schema", "table", "operation", "before", "after", "context", "primary_key", "committed_at"),
@@ -32,8 +32,8 @@ _FIELDS: Final = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """One change as the table tells it."""
+class AuditRow:
+    """One change, as a row of the table."""
 
     database: str
     schema: str
@@ -65,12 +65,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which changes: those that all of this is true of."""
+    """Criteria for changes; a change must meet all of them."""
 
     xid: int | None = None
     first: Position | None = None
     last: Position | None = None
-    """A whole transaction where only its LSN was given."""
+    """The end of its transaction if only an LSN was given."""
     context: Mapping[str, str] = field(default_factory=dict)
     table: tuple[str, str] | None = None
     keys: Sequence[str] = ()
@@ -81,6 +81,8 @@ class Selection:
 
 
 class Trail:
+    """An audit trail: the table `changes` of one sink."""
+
     def __init__(
         self,
         connection: psycopg.Connection[Any],
@@ -89,16 +91,24 @@ class Trail:
         sink: str,
         database: str | None = None,
     ) -> None:
-        """`database`: whose changes are read; None where only one writes to the table."""
+        """Read a trail.
+
+        Args:
+            connection: The destination.
+            table: Schema and name of the table.
+            schema: The schema of Tailrace's own tables.
+            sink: The sink's name.
+            database: Whose changes to read; None if only one database writes to the table.
+        """
         self.connection = connection
         self._database = database
-        self.place = table
+        self.table_name = table
         self.table = sql.Identifier(*table)
         self.schema = schema
         self.sink = sink
 
-    def find(self, selection: Selection) -> list[Row]:
-        """In the log's order."""
+    def find(self, selection: Selection) -> list[AuditRow]:
+        """The changes that meet the criteria, in log order."""
         conditions = ["commit_position IS NOT NULL"]
         values: list[Any] = []
         if selection.xid is not None:
@@ -111,9 +121,9 @@ class Trail:
             conditions.append("(commit_position, ordinal) <= (%s, %s)")
             values += [*selection.last]
         for name, text in selection.context.items():
-            given = [{name: text}, *([{name: found}] if (found := _json(text)) is not None else [])]
-            conditions.append("(" + " OR ".join(["context @> %s::jsonb"] * len(given)) + ")")
-            values += [exact_json.dumps(one) for one in given]
+            candidates = [{name: text}, *([{name: found}] if (found := _json(text)) is not None else [])]
+            conditions.append("(" + " OR ".join(["context @> %s::jsonb"] * len(candidates)) + ")")
+            values += [exact_json.dumps(candidate) for candidate in candidates]
         if selection.table is not None:
             conditions.append('schema = %s AND "table" = %s')
             values += [*selection.table]
@@ -122,13 +132,14 @@ class Trail:
             values += [list(selection.keys)] * 2
         return self._rows(" AND ".join(conditions), values)
 
-    def life(self, table: tuple[str, str], keys: Sequence[str]) -> list[Row]:
-        """All that happened to a row, under the keys that it had before and after, too; with what emptied its table.
+    def history(self, table: tuple[str, str], keys: Sequence[str]) -> list[AuditRow]:
+        """All changes of a row, also under its earlier and later keys, and the TRUNCATEs of its table.
 
-        Where one row after the other had the key, it is the last's that came to it from another, or else of them all.
+        If several rows had the key in turn, these are the changes of the last row that changed to it from another key,
+        or of all of them if none did.
         """
-        asked = keys
-        found: list[Row] = []
+        requested = keys
+        found: list[AuditRow] = []
         bound: tuple[int, int] | None = None
         while True:
             condition = 'schema = %s AND "table" = %s AND commit_position IS NOT NULL'
@@ -137,40 +148,40 @@ class Trail:
             if bound is not None:
                 condition += " AND (commit_position, ordinal) < (%s, %s)"
                 values += [*bound]
-            some = self._rows(condition, values)
-            came = [n for n, row in enumerate(some) if row.previous_key is not None and row.primary_key in keys]
-            if not came:
-                found = some + found
+            rows = self._rows(condition, values)
+            key_changes = [n for n, row in enumerate(rows) if row.previous_key is not None and row.primary_key in keys]
+            if not key_changes:
+                found = rows + found
                 break
-            # Before it came to this key it had another; what had this one then was another row.
-            row = some[came[-1]]
-            found = some[came[-1] :] + found
+            # Before this change the row had another key, and this key belonged to another row.
+            row = rows[key_changes[-1]]
+            found = rows[key_changes[-1] :] + found
             assert row.previous_key is not None
             keys, bound = [row.previous_key], (row.commit_position, row.ordinal)
         last = next((row for row in reversed(found) if row.operation != "TRUNCATE"), None)
-        if last is not None and last.primary_key not in asked:
-            found += self.onward(last)
+        if last is not None and last.primary_key not in requested:
+            found += self.after_key_change(last)
         by_position = {row.position: row for row in found}
         return [by_position[position] for position in sorted(by_position)]
 
-    def onward(self, row: Row) -> list[Row]:
-        """What happened to a row after a change that gave it another key: under all that it got, until it is gone."""
-        found: list[Row] = []
-        moved: Row | None = row
-        while moved is not None:
-            key, later = moved.primary_key, self.later(moved)
-            moved = None
+    def after_key_change(self, row: AuditRow) -> list[AuditRow]:
+        """The changes of a row after one that changed its key, under all its later keys, until it is deleted."""
+        found: list[AuditRow] = []
+        key_change: AuditRow | None = row
+        while key_change is not None:
+            key, later = key_change.primary_key, self.later(key_change)
+            key_change = None
             for change in later:
                 found.append(change)
                 if change.after is None:
                     return found
                 if change.previous_key == key:
-                    moved = change
+                    key_change = change
                     break
         return found
 
-    def last_known(self, row: Row) -> Row | None:
-        """The change before that left the row as this one found it; None where the trail does not go back so far."""
+    def last_known(self, row: AuditRow) -> AuditRow | None:
+        """The previous change of the same row; None if the trail does not have it."""
         if row.key_before is None:
             return None
         found = self._rows(
@@ -182,8 +193,8 @@ class Trail:
         )
         return found[0] if found and found[0].after is not None else None
 
-    def later(self, row: Row) -> list[Row]:
-        """What happened to the same row afterwards, under the key that this change left it with."""
+    def later(self, row: AuditRow) -> list[AuditRow]:
+        """Later changes under the key that this change left the row with, and TRUNCATEs."""
         return self._rows(
             'database = %s AND schema = %s AND "table" = %s'
             " AND (primary_key = %s OR previous_key = %s OR operation = 'TRUNCATE')"
@@ -193,32 +204,33 @@ class Trail:
 
     def _rows(
         self, condition: str, values: Sequence[Any], limit: int | None = None, *, descending: bool = False
-    ) -> list[Row]:
+    ) -> list[AuditRow]:
         order = "DESC" if descending else "ASC"
         if self._database is not None:
             condition, values = f"database = %s AND {condition}", [self._database, *values]
         query = sql.SQL(
             f"SELECT {{}} FROM {{}} WHERE {condition} ORDER BY commit_position {order}, ordinal {order} LIMIT %s"  # noqa: S608
         ).format(sql.SQL(", ").join(map(sql.Identifier, _FIELDS)), self.table)
-        with classified(), self.connection.cursor(row_factory=dict_row) as cursor:
-            return [Row(**row) for row in cursor.execute(query, [*values, limit])]
+        with classify_errors(), self.connection.cursor(row_factory=dict_row) as cursor:
+            return [AuditRow(**row) for row in cursor.execute(query, [*values, limit])]
 
 
 @contextmanager
-def opened(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
-    """The trail that a sink of the settings keeps: the only one, unless it is named."""
+def open_trail(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
+    """The trail of an audit sink in the settings: of the only one, unless it is named."""
     database = conninfo_to_dict(given.source.url).get("dbname")
-    with at(*options_of(given, environ, name), None if database is None else str(database)) as found:
+    with connect(*options_of(given, environ, name), None if database is None else str(database)) as found:
         yield found
 
 
 @contextmanager
-def at(options: AuditOptions, name: str, database: str | None = None) -> Iterator[Trail]:
-    with classified():
+def connect(options: AuditOptions, name: str, database: str | None = None) -> Iterator[Trail]:
+    """The trail that a sink with these options writes."""
+    with classify_errors():
         connection = options.connect()
     set_json_loads(exact_json.loads, connection)
     try:
-        yield Trail(connection, place(options.table), options.schema, name, database)
+        yield Trail(connection, table_name(options.table), options.schema, name, database)
     finally:
         connection.close()
 
@@ -226,34 +238,35 @@ def at(options: AuditOptions, name: str, database: str | None = None) -> Iterato
 def options_of(
     given: settings.Settings, environ: Mapping[str, str], name: str | None = None
 ) -> tuple[AuditOptions, str]:
+    """Options and name of the only audit sink, or of the one that is named."""
     found = [str(raw["name"]) for raw in given.sinks if raw["type"] == "audit" and name in (None, raw["name"])]
     if not found:
         which = "no sink of the type audit" if name is None else f"no audit sink {name!r}"
-        raise ConfigError(f"there is {which} in the settings", "it keeps what this command reads: see docs/audit.md")
+        raise ConfigError(f"there is {which} in the settings", "this command reads its table: see docs/audit.md")
     if len(found) > 1:
         raise ConfigError(f"there are several audit sinks: {', '.join(found)}", "name one with --sink")
-    return sinks.options(given, found[0], AuditOptions, environ).checked(), found[0]
+    return sinks.read_options(given, found[0], AuditOptions, environ).checked(), found[0]
 
 
-def common_of(given: settings.Settings, environ: Mapping[str, str], name: str) -> Common:
-    """Which tables, columns and rows that trail has, and what is masked in it."""
-    (common,) = [configured.common for configured in sinks.configured(given, environ) if configured.name == name]
+def common_of(given: settings.Settings, environ: Mapping[str, str], name: str) -> SinkSettings:
+    """The sink's settings for tables, columns, rows and masks."""
+    (common,) = [configured.common for configured in sinks.from_settings(given, environ) if configured.name == name]
     return common
 
 
-def keys_of(values: Sequence[str]) -> list[str]:
-    """How `primary_key` may hold a key given on a command line: of several columns, as a JSON array."""
+def key_texts(values: Sequence[str]) -> list[str]:
+    """The forms that a key given on the command line may have in `primary_key`: a JSON array for several columns."""
     if len(values) == 1:
         return list(values)
     choices = []
     for value in values:
         quoted = json.dumps(value, ensure_ascii=False)
         choices.append([quoted, value] if isinstance(_json(value), int | Decimal | bool) else [quoted])
-    return ["[" + ", ".join(some) + "]" for some in itertools.product(*choices)]
+    return ["[" + ", ".join(chosen) + "]" for chosen in itertools.product(*choices)]
 
 
 def _json(text: str) -> Any:
-    """None for what is no JSON, NaN among it."""
+    """The value of a JSON text; None if it is not JSON, or NaN."""
     try:
         return exact_json.loads(text)
     except ValueError:

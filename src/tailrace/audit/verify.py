@@ -1,8 +1,8 @@
-"""Proof that the trail is what the log says, row for row.
+"""Verifies that the trail agrees with the log, row by row.
 
-What the log gives is written into a temporary table beside the trail, and PostgreSQL compares the two. Values that were
-not sent are compared with those that earlier rows of the trail have, which were compared before them. Meanwhile the
-trail may grow at one end and lose rows at the other: how far it goes is asked in the statement that looks at its rows.
+The rows that the log implies are written to a temporary table, and PostgreSQL compares it with the trail. Unsent values
+are compared with the values of earlier rows of the trail, which have been compared before. Meanwhile rows may be added
+to the trail and expired rows deleted: so each statement reads the trail's current bounds together with its rows.
 """
 
 from __future__ import annotations
@@ -16,46 +16,45 @@ from psycopg import sql
 from tailrace import settings
 from tailrace.audit.trail import Trail
 from tailrace.change import Lsn, Position
+from tailrace.delivery.sink_settings import SinkSettings
+from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError, GapError
-from tailrace.log import decoding, plan
-from tailrace.log.decoding import Admission
-from tailrace.log.plan import Limits
+from tailrace.log import decoding, planner
+from tailrace.log.decoding import ChangeFilter
+from tailrace.log.planner import BatchLimits
 from tailrace.log.reader import LogReader
-from tailrace.log.rendering import printable
-from tailrace.sinks import Common
-from tailrace.sinks.audit import filling
-from tailrace.sinks.audit.pieces import Piece, Stitching, piece, stitched
-from tailrace.sinks.audit.register import Register
-from tailrace.sinks.audit.rows import ERASED, FIELDS, KEY_BEFORE, UNCHANGED, UNSENT, Manner
-from tailrace.sinks.audit.shapes import Shapes
+from tailrace.log.terminal import printable
+from tailrace.postgres import copy_text
+from tailrace.sinks.audit import unsent_value
+from tailrace.sinks.audit.change_row import ERASED, FIELDS, KEY_BEFORE, UNCHANGED, UNSENT, RowFormat
+from tailrace.sinks.audit.changes_table import ChangesTable
+from tailrace.sinks.audit.naming_history import NamingHistory
 from tailrace.sinks.audit.sink import source_of
-from tailrace.sinks.audit.table import ChangesTable
-from tailrace.sinks.database.copying import lines
-from tailrace.sinks.database.declared import Types
-from tailrace.sinks.database.failure import classified
+from tailrace.sinks.audit.staged_changes import ContextStitcher, StagedChanges, stage, with_contexts
+from tailrace.sinks.audit.trail_record import TrailRecord
+from tailrace.sinks.database.destination_error import classify_errors
+from tailrace.sinks.database.destination_type import DestinationTypes
 from tailrace.sinks.database.ledger import Ledger
-from tailrace.sinks.database.rows import Rows, Table
+from tailrace.sinks.database.staged_rows import RowBatch, StagedRows
 from tailrace.sinks.database.staging import copy_in, declarations
-from tailrace.sinks.shaping import Shaping
 from tailrace.store import Store
 
-_AT_ONCE: Final = Limits(64, 32 * 1024 * 1024)
+_BATCH: Final = BatchLimits(64, 32 * 1024 * 1024)
 _EXPECTED: Final = sql.Identifier("pg_temp", "expected")
-_LACKING: Final = sql.Identifier("pg_temp", "lacking")
+_INCOMPLETE: Final = sql.Identifier("pg_temp", "incomplete")
 _COMPARED: Final = ("operation", "schema", "table", "context", "primary_key", "committed_at", "position", "xid")
 
-# Values may differ that were not sent, where the trail says that it does not know them, or has them from elsewhere than
-# its own rows; and those that were erased, where that was written down. Texts are compared: numbers that are equal need
-# not be the same.
+# Two kinds of values may differ: unsent values that the trail marks as unknown or has from elsewhere than its own rows,
+# and erased values whose erasure is recorded. Text is compared, because equal numbers may have different digits.
 _COMPARE: Final = """
 SELECT coalesce(e.commit_position, c.commit_position), coalesce(e.ordinal, c.ordinal),
        coalesce(e.schema, c.schema), coalesce(e."table", c."table"), coalesce(c.primary_key, e.primary_key),
        CASE WHEN c.id IS NULL THEN '{{missing}}'::text[] WHEN e.id IS NULL THEN '{{added}}'::text[] ELSE d.names END,
-       cardinality(unproved.names)
+       cardinality(unverified.names)
 FROM {expected} e
 FULL JOIN (SELECT * FROM {changes} WHERE database = %(database)s
            AND commit_position >= %(start)s AND commit_position < %(end)s
-           AND ({kept_since} IS NULL OR committed_at >= {kept_since})) c
+           AND ({retained_since} IS NULL OR committed_at >= {retained_since})) c
     ON c.commit_position = e.commit_position AND c.ordinal = e.ordinal
 LEFT JOIN LATERAL (
     SELECT coalesce(array_agg(x.name), '{{}}') AS names FROM {erasures} r
@@ -66,7 +65,7 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT ARRAY(SELECT n FROM unnest(erased.names) n WHERE c.before ->> n = {erased}) AS before,
            ARRAY(SELECT n FROM unnest(erased.names) n WHERE c.after ->> n = {erased}) AS after
-) gone
+) overwritten
 CROSS JOIN LATERAL (
     SELECT coalesce(e.unsent, '{{}}') AS unsent, coalesce(e.unchanged, '{{}}') AS expected,
            coalesce(c.unchanged, '{{}}') AS unchanged
@@ -74,10 +73,10 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT ARRAY(
         SELECT u FROM unnest(unknown.unsent) u
-        WHERE NOT u = ANY (gone.after) AND (u = ANY (unknown.expected)) <> (u = ANY (unknown.unchanged))
+        WHERE NOT u = ANY (overwritten.after) AND (u = ANY (unknown.expected)) <> (u = ANY (unknown.unchanged))
           AND coalesce(c.after ->> u = {unchanged}, false) = (u = ANY (unknown.unchanged))
     ) AS names
-) unproved
+) unverified
 CROSS JOIN LATERAL (
     SELECT array_remove(ARRAY[{differing},
         CASE WHEN c.id <> e.id THEN 'id' END,
@@ -86,20 +85,22 @@ CROSS JOIN LATERAL (
                              WHERE coalesce(c.after ->> u = {unchanged}, false) <> (u = ANY (unknown.unchanged)))
              THEN 'unchanged' END,
         CASE WHEN c.previous_key IS DISTINCT FROM e.previous_key THEN 'previous_key' END,
-        CASE WHEN (c.before - gone.before)::text IS DISTINCT FROM (e.before - gone.before)::text
+        CASE WHEN (c.before - overwritten.before)::text IS DISTINCT FROM (e.before - overwritten.before)::text
              THEN 'before' END,
-        CASE WHEN (c.after - unproved.names - gone.after)::text
-                  IS DISTINCT FROM (e.after - unproved.names - gone.after)::text THEN 'after' END
+        CASE WHEN (c.after - unverified.names - overwritten.after)::text
+                  IS DISTINCT FROM (e.after - unverified.names - overwritten.after)::text THEN 'after' END
     ], NULL) AS names
 ) d
-WHERE (e.id IS NULL OR {kept_since} IS NULL OR e.committed_at >= {kept_since})
-  AND (c.id IS NULL OR e.id IS NULL OR d.names <> '{{}}' OR unproved.names <> '{{}}')
+WHERE (e.id IS NULL OR {retained_since} IS NULL OR e.committed_at >= {retained_since})
+  AND (c.id IS NULL OR e.id IS NULL OR d.names <> '{{}}' OR unverified.names <> '{{}}')
 ORDER BY 1, 2
 """
 
 
 @dataclass(frozen=True)
 class Difference:
+    """A row of the trail that does not agree with the log."""
+
     position: Position
     table: str
     key: str | None
@@ -110,40 +111,54 @@ class Difference:
         where = printable(f"{self.position}  {self.table}" + ("" if self.key is None else f" {self.key}"))
         match self.what:
             case ("missing",):
-                return f"{where}: the log has it, the trail does not"
+                return f"{where}: in the log, but not in the trail"
             case ("added",):
-                return f"{where}: the trail has it, the log does not"
+                return f"{where}: in the trail, but not in the log"
         return f"{where}: {', '.join(self.what)} differ from the log"
 
 
 @dataclass
-class Tally:
+class VerificationReport:
+    """What a verification has found so far."""
+
     changes: int = 0
     reached: Lsn = Lsn(0)  # noqa: RUF009 (an immutable value)
     erased: int = 0
     older: int = 0
-    """Rows from before what the log still has."""
-    strangers: int = 0
-    """Rows that Tailrace did not write: from before it."""
+    """Rows from before the beginning of the log."""
+    foreign: int = 0
+    """Earlier rows that Tailrace did not write."""
     others: int = 0
     """Rows of other databases."""
     gaps: list[tuple[Lsn, Lsn]] = field(default_factory=list)
-    """From where to where neither the log nor the trail has any."""
-    unproved: int = 0
-    """Values that PostgreSQL did not send, and that are not in the changes before them."""
+    """The ranges of LSNs whose changes neither the log nor the trail has."""
+    unverified: int = 0
+    """Values that PostgreSQL did not send and that no earlier change contains."""
     differences: list[Difference] = field(default_factory=list)
 
 
 def verify(
-    trail: Trail, given: settings.Store, common: Common, inserts: str | None, told: Callable[[Tally], None]
-) -> Tally:
-    """`told` hears of the progress now and then."""
-    with classified():
-        return _Proof(trail, given, common, inserts).run(told)
+    trail: Trail,
+    given: settings.StoreSettings,
+    common: SinkSettings,
+    inserts: str | None,
+    report_progress: Callable[[VerificationReport], None],
+) -> VerificationReport:
+    """Compare a trail with its log.
+
+    Args:
+        trail: The trail.
+        given: The store of the log.
+        common: The sink's settings.
+        inserts: The operation of inserts; None to find it in the trail.
+        report_progress: Called with the report after each batch.
+    """
+    with classify_errors():
+        return _Verification(trail, given, common, inserts).run(report_progress)
 
 
-class _Proof:
-    def __init__(self, trail: Trail, given: settings.Store, common: Common, inserts: str | None) -> None:
+class _Verification:
+    def __init__(self, trail: Trail, given: settings.StoreSettings, common: SinkSettings, inserts: str | None) -> None:
         store = Store.open(given.url, given.options)
         self._trail = trail
         self._connection = trail.connection
@@ -151,76 +166,79 @@ class _Proof:
         self._source = source_of(given)
         self._shaping = Shaping(common, self._source.database)
         self._ledger = Ledger(trail.connection, trail.schema, trail.sink)
-        self._register = Register(trail.connection, trail.schema, trail.sink)
-        self._shapes = Shapes(trail.connection, trail.schema, f"{trail.sink} (verified)", is_kept=False)
-        self._types = Types(trail.connection)
-        self._inserts = inserts or ChangesTable(trail.connection, *trail.place).spelling()
+        self._record = TrailRecord(trail.connection, trail.schema, trail.sink)
+        self._naming = NamingHistory(trail.connection, trail.schema, f"{trail.sink} (verified)", is_stored=False)
+        self._types = DestinationTypes(trail.connection)
+        self._inserts = inserts or ChangesTable(trail.connection, *trail.table_name).insert_operation()
 
-    def run(self, told: Callable[[Tally], None]) -> Tally:
+    def run(self, report_progress: Callable[[VerificationReport], None]) -> VerificationReport:
         state = self._ledger.state()
-        start = self._register.beginning()
+        start = self._record.beginning()
         if state.cursor is None or start is None:
-            raise ConfigError(f"sink {self._trail.sink} has delivered nothing yet", "`tailrace deliver` does")
-        begins_at = max(start, plan.beginning(self._reader))
-        tally = Tally(
+            raise ConfigError(f"sink {self._trail.sink} has not delivered anything yet", "run `tailrace deliver`")
+        begins_at = max(start, planner.earliest_lsn(self._reader))
+        report = VerificationReport(
             older=self._count("database = %s AND commit_position >= %s AND commit_position < %s", start, begins_at),
-            strangers=self._count("commit_position IS NULL AND (database <> %s OR position < %s)", begins_at),
+            foreign=self._count("commit_position IS NULL AND (database <> %s OR position < %s)", begins_at),
             others=self._count("commit_position IS NOT NULL AND database <> %s"),
         )
-        for table, fields in ((_EXPECTED, (*FIELDS, UNSENT)), (_LACKING, (*FIELDS, UNSENT, KEY_BEFORE))):
+        for table, fields in ((_EXPECTED, (*FIELDS, UNSENT)), (_INCOMPLETE, (*FIELDS, UNSENT, KEY_BEFORE))):
             self._connection.execute(
                 sql.SQL("CREATE TEMPORARY TABLE {} ({})").format(table, declarations(self._types, fields))
             )
-        # The trail goes on after a gap, as the log does.
-        offset = plan.begin(self._reader, begins_at, across_gaps=True)
+        # Like the log, the trail continues after a gap.
+        offset = planner.start_offset(self._reader, begins_at, across_gaps=True)
         while offset.lsn < state.cursor:
-            batch = plan.following(self._reader, offset, _AT_ONCE, across_gaps=True)
+            batch = planner.next_batch(self._reader, offset, _BATCH, across_gaps=True)
             if batch.end.lsn <= offset.lsn:
-                raise GapError(f"the log ends at {offset.lsn}, the trail at {state.cursor}", "is it the right store?")
+                raise GapError(
+                    f"the log ends at {offset.lsn}, but the trail at {state.cursor}",
+                    "check that this is the right store",
+                )
             end = min(batch.end.lsn, state.cursor)
-            tally.changes += self._write(
+            report.changes += self._write(
                 decoding.chunks(
-                    self._reader, batch.slices, Admission(max(begins_at, offset.lsn), end=end), as_text=True
+                    self._reader, batch.slices, ChangeFilter(max(begins_at, offset.lsn), end=end), as_text=True
                 )
             )
-            found, unproved = self._compare(max(begins_at, offset.lsn), end)
-            tally.differences += found
-            tally.unproved += unproved
-            tally.reached, offset = end, batch.end
-            told(tally)
-        tally.differences += self._outside(start, begins_at)
-        tally.erased = self._erased()
-        tally.gaps = self._register.lost()
-        return tally
+            found, unverified = self._compare(max(begins_at, offset.lsn), end)
+            report.differences += found
+            report.unverified += unverified
+            report.reached, offset = end, batch.end
+            report_progress(report)
+        report.differences += self._outside(start, begins_at)
+        report.erased = self._erased()
+        report.gaps = self._record.lost_ranges()
+        return report
 
-    def _write(self, found: Iterator[tuple[plan.Slice, decoding.Chunk]]) -> int:
-        """What the log gives; how many changes."""
-        stitching, count = Stitching(), 0
-        manner = Manner(self._source, self._inserts, "now", is_proof=True)
-        for some, contexts in stitched((self._shaping.apply(chunk) for _, chunk in found), stitching):
-            made = piece(some, contexts, manner, _inline)
-            if made is not None:
-                self._put(made)
-                count += sum(rows.count for rows in made.rows())
-        stitching.finish()
+    def _write(self, found: Iterator[tuple[planner.Slice, decoding.Chunk]]) -> int:
+        """Write the rows that the log implies; returns the number of changes."""
+        stitcher, count = ContextStitcher(), 0
+        format = RowFormat(self._source, self._inserts, "now", has_unsent=True)
+        for changes, contexts in with_contexts((self._shaping.apply(chunk) for _, chunk in found), stitcher):
+            staged = stage(changes, contexts, format, _inline)
+            if staged is not None:
+                self._put(staged)
+                count += sum(rows.count for rows in staged.rows())
+        stitcher.finish()
         expected = ChangesTable(self._connection, "pg_temp", "expected")
-        for late in stitching.late:
+        for late in stitcher.late:
             expected.set_context(self._source.database, late)
         return count
 
-    def _put(self, made: Piece) -> None:
-        for relation, commit_lsn in made.relations:
-            self._shapes.meet(relation, commit_lsn)
-        if made.plain is not None:
-            copy_in(self._connection, _EXPECTED, [made.plain.lines or b""])
-        for oid, lacking in made.lacking:
-            copy_in(self._connection, _LACKING, [lacking.lines or b""])
-            shape = self._shapes.known()[oid]
-            filling.insert(self._connection, self._trail.table, _LACKING, shape, _EXPECTED, [UNSENT.name])
-            self._connection.execute(sql.SQL("TRUNCATE {}").format(_LACKING))
+    def _put(self, changes: StagedChanges) -> None:
+        for relation, commit_lsn in changes.relations:
+            self._naming.update(relation, commit_lsn)
+        if changes.complete is not None:
+            copy_in(self._connection, _EXPECTED, [changes.complete.lines or b""])
+        for oid, rows in changes.incomplete:
+            copy_in(self._connection, _INCOMPLETE, [rows.lines or b""])
+            naming = self._naming.tables()[oid]
+            unsent_value.insert(self._connection, self._trail.table, _INCOMPLETE, naming, _EXPECTED, [UNSENT.name])
+            self._connection.execute(sql.SQL("TRUNCATE {}").format(_INCOMPLETE))
 
     def _compare(self, start: Lsn, end: Lsn) -> tuple[list[Difference], int]:
-        """What differs, and how many values could not be compared."""
+        """The differences, and the number of values that could not be compared."""
         differing = sql.SQL(", ").join(
             [
                 sql.SQL("CASE WHEN c.{n} IS DISTINCT FROM e.{n} THEN {name} END").format(
@@ -232,11 +250,11 @@ class _Proof:
         query = sql.SQL(_COMPARE).format(
             expected=_EXPECTED,
             changes=self._trail.table,
-            erasures=self._register.erasures,
+            erasures=self._record.erasures,
             erased=sql.Literal(ERASED),
             unchanged=sql.Literal(UNCHANGED),
             differing=differing,
-            kept_since=self._register.kept_since,
+            retained_since=self._record.retained_since,
         )
         values: dict[str, Any] = {
             "database": self._source.database,
@@ -247,11 +265,10 @@ class _Proof:
         self._connection.execute(sql.SQL("ANALYZE {}").format(_EXPECTED))
         rows = self._connection.execute(query, values).fetchall()
         self._connection.execute(sql.SQL("TRUNCATE {}").format(_EXPECTED))
-        return [_difference(*row) for *row, _ in rows if row[-1]], sum(unproved for *_, unproved in rows)
+        return [_difference(*row) for *row, _ in rows if row[-1]], sum(unverified for *_, unverified in rows)
 
     def _outside(self, start: Lsn, begins_at: Lsn) -> list[Difference]:
-        """Rows that say they are from where the trail has nothing, as far as it is by now, or from within it and not
-        from Tailrace."""
+        """Rows outside the trail's bounds, as they are by now, and rows within them that Tailrace did not write."""
         rows = self._connection.execute(
             sql.SQL(
                 'SELECT coalesce(commit_position, position), coalesce(ordinal, 0), schema, "table", primary_key,'
@@ -268,13 +285,13 @@ class _Proof:
         return int(row[0]) if row else 0
 
     def _erased(self) -> int:
-        query = sql.SQL("SELECT count(*) FROM {} WHERE sink = %s").format(self._register.erasures)
+        query = sql.SQL("SELECT count(*) FROM {} WHERE sink = %s").format(self._record.erasures)
         row = self._connection.execute(query, [self._trail.sink]).fetchone()
         return int(row[0]) if row else 0
 
 
-def _inline(table: Table) -> Rows:
-    return Rows(table.fields, len(table), b"".join(lines(table.arrays, len(table))), table.positions)
+def _inline(batch: RowBatch) -> StagedRows:
+    return StagedRows(batch.fields, len(batch), b"".join(copy_text.lines(batch.arrays, len(batch))), batch.positions)
 
 
 def _difference(commit: int, ordinal: int, schema: str, table: str, key: str | None, what: list[str]) -> Difference:

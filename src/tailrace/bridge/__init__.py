@@ -1,1 +1,1 @@
-"""The drop-in for the PostgreSQL-to-NATS bridge: its environment, its figures, its HTTP."""
+"""The drop-in replacement for the PostgreSQL-to-NATS bridge: its environment variables, status and HTTP API."""

@@ -1,10 +1,10 @@
-"""The bridge's HTTP, with its own paths and names.
+"""The bridge's HTTP API, with its own paths and names.
 
-GET  /health                     200 {"status": "ok"} while it runs: what passes by itself is no reason to kill it
-GET  /status                     its figures
-GET  /metrics                    the same for Prometheus, and Tailrace's own
-GET  /streams/info?stream=CDC    what the server says of a stream
-POST /shutdown                   a clean stop
+GET  /health                     200 {"status": "ok"} while it runs: a transient fault is no reason to kill it
+GET  /status                     the bridge's status
+GET  /metrics                    the same for Prometheus, and Tailrace's own metrics
+GET  /streams/info?stream=CDC    JetStream's information about a stream
+POST /shutdown                   stop cleanly
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tailrace.bridge.environment import STREAMS
-from tailrace.bridge.figures import Figures
-from tailrace.ops import metrics
-from tailrace.ops.http import HEADERS, Subject, shutdown
+from tailrace.bridge.status import BridgeStatus
+from tailrace.ops import prometheus
+from tailrace.ops.http import HEADERS, Service, shutdown_route
 from tailrace.ops.status import Overview
 
 if TYPE_CHECKING:
-    from tailrace.bridge.streams import Streams
+    from tailrace.bridge.stream_info import StreamInfo
 
 
-def routes(subject: Subject, figures: Callable[[Overview], Figures], streams: Streams) -> list[Route]:
+def routes(service: Service, bridge_status: Callable[[Overview], BridgeStatus], streams: StreamInfo) -> list[Route]:
     async def health(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse({"status": "ok"}, headers=HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
-        overview = await run_in_threadpool(subject.overview)
-        return JSONResponse(figures(overview).status(), headers=HEADERS)
+        overview = await run_in_threadpool(service.overview)
+        return JSONResponse(bridge_status(overview).to_json(), headers=HEADERS)
 
-    async def prometheus(request: Request) -> Response:  # noqa: ARG001
-        overview = await run_in_threadpool(subject.overview)
-        text = figures(overview).metrics() + metrics.text(overview)
-        return PlainTextResponse(text, headers=HEADERS, media_type=metrics.CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:  # noqa: ARG001
+        overview = await run_in_threadpool(service.overview)
+        text = bridge_status(overview).to_prometheus() + prometheus.render(overview)
+        return PlainTextResponse(text, headers=HEADERS, media_type=prometheus.CONTENT_TYPE)
 
     async def stream(request: Request) -> Response:
-        found = await run_in_threadpool(streams.info, request.query_params.get("stream", STREAMS[0]))
-        return JSONResponse(found, found["error"]["code"] if "error" in found else 200, HEADERS)
+        info = await run_in_threadpool(streams.get, request.query_params.get("stream", STREAMS[0]))
+        return JSONResponse(info, info["error"]["code"] if "error" in info else 200, HEADERS)
 
     return [
         Route("/health", health),
         Route("/status", status),
-        Route("/metrics", prometheus),
+        Route("/metrics", metrics),
         Route("/streams/info", stream),
-        shutdown(subject),
+        shutdown_route(service),
     ]

@@ -1,4 +1,4 @@
-"""The command line: one module per command, loaded only when that command runs."""
+"""The command line: one module per command, imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from tailrace.errors import ConfigError, TailraceError
 if TYPE_CHECKING:
     from tailrace.settings import Settings
 
-# One line per command: `tailrace.cli.<name>` holds it as `command`.
+# Names and summaries. The module `tailrace.cli.<name>` defines the command as `command`.
 COMMANDS: Final = {
-    "demo": "A shop on an embedded PostgreSQL, captured and replicated live.",
+    "demo": "Capture and replicate a sample shop on embedded servers.",
     "init": "Write a tailrace.toml that explains every setting.",
-    "check": "Inspect the source, and print the SQL that mends it.",
-    "run": "Capture and deliver, kept running, with HTTP.",
-    "status": "Show source, log and sinks.",
-    "capture": "Stream changes into the log.",
-    "deliver": "Deliver the log to its sinks.",
-    "query": "Serve the lake's tables over PostgreSQL's protocol.",
-    "snapshot": "Copy tables as they are now, beside the stream.",
-    "log": "List, print, verify and compact the log.",
-    "audit": "Keep an audit trail, with Bemi's and Zemi's environment.",
-    "bridge": "PostgreSQL to NATS, with the bridge's environment.",
-    "history": "Print a row's life from the audit trail.",
-    "revert": "Take changes back.",
+    "check": "Check the source and print the SQL that fixes it.",
+    "run": "Run capture and all sinks under a supervisor, with HTTP.",
+    "status": "Show the status of the source, the log and the sinks.",
+    "capture": "Stream changes from the source into the log.",
+    "deliver": "Deliver changes from the log to the sinks.",
+    "sink": "Show what a sink would deliver.",
+    "query": "Serve the lake's tables over the PostgreSQL protocol.",
+    "snapshot": "Take snapshots of tables while capture runs.",
+    "log": "List, print, verify, compact and trim the log.",
+    "audit": "Record an audit trail; replaces Bemi and Zemi.",
+    "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",
+    "history": "Print the history of a row from the audit trail.",
+    "revert": "Undo changes recorded in the audit trail.",
 }
 
 DEFAULT_CONFIG: Final = Path("tailrace.toml")
@@ -40,31 +41,34 @@ DEFAULT_CONFIG: Final = Path("tailrace.toml")
 
 @dataclass(frozen=True)
 class Invocation:
-    """What the group knows and a command needs: `@click.pass_obj` hands it over."""
+    """The global options. Commands receive it through `@click.pass_obj`."""
 
     config: Path | None
     log_level: int = logging.INFO
 
     def settings(self, *requires: str) -> Settings:
-        """Settings from file and environment; `requires` names the sections without whose url the command is lost."""
+        """Load settings from the file and the environment. `requires` names the sections whose `url` must be set."""
         return self._load(requires or ("source", "store"))
 
     def lake_settings(self) -> Settings:
-        """For a command that knows neither source nor log."""
+        """Load settings for a command that needs neither a source nor a log."""
         return self._load(())
 
     def audit_settings(self, *requires: str) -> Settings:
-        """For a command that looks at an audit trail, or its log: as `tailrace audit` has them, if none are given."""
-        from tailrace.audit import environment
+        """Load settings for a command that reads an audit trail or its log.
 
-        given = [os.environ.get(f"TAILRACE_{section.upper()}_URL") for section in requires or ("source",)]
-        is_configured = self.config or DEFAULT_CONFIG.exists() or all(given)
-        if not is_configured and environment.is_given(os.environ):
-            return environment.read(os.environ).settings
+        Without a settings file, the environment of `tailrace audit` is used, if it is set.
+        """
+        from tailrace.audit import bemi_environment
+
+        urls = [os.environ.get(f"TAILRACE_{section.upper()}_URL") for section in requires or ("source",)]
+        is_configured = self.config or DEFAULT_CONFIG.exists() or all(urls)
+        if not is_configured and bemi_environment.is_given(os.environ):
+            return bemi_environment.read(os.environ).settings
         return self._load(requires or ("source", "store"))
 
-    def child(self, *arguments: str) -> list[str]:
-        """How another process runs a command with the same settings."""
+    def child_command(self, *arguments: str) -> list[str]:
+        """Return the command line that runs a command with the same settings in a child process."""
         config = ["--config", str(self.config)] if self.config is not None else []
         return [sys.executable, "-m", "tailrace", *config, *arguments]
 
@@ -104,10 +108,13 @@ class _Commands(click.Group):
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="TAILRACE_CONFIG",
-    help="Settings; tailrace.toml where there is one. TAILRACE_<SECTION>_<KEY> overrides it.",
+    help="Settings file. Default: tailrace.toml, if it exists. TAILRACE_<SECTION>_<KEY> variables override it.",
 )
 @click.version_option(package_name="tailrace", prog_name="tailrace")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:
-    """PostgreSQL's write-ahead log as a durable change log on an object store."""
+    """Capture changes from PostgreSQL into a durable log on an object store, and deliver them to any number of sinks.
+
+    To see it work, run `tailrace demo`. To start with your own database, run `tailrace init`, then `check`, then `run`.
+    """
     ctx.obj = Invocation(config)

@@ -1,4 +1,4 @@
-"""`tailrace audit`: the drop-in for Bemi and Zemi, run by the environment alone."""
+"""`tailrace audit`: the drop-in replacement for Bemi and Zemi, configured by the environment alone."""
 
 from __future__ import annotations
 
@@ -10,131 +10,135 @@ from collections.abc import Iterator
 
 import click
 
-from tailrace.audit import environment
-from tailrace.audit.environment import Environment
-from tailrace.cli import Invocation, drop_in, reporting
-from tailrace.cli.drop_in import DropIn
+from tailrace.audit import bemi_environment
+from tailrace.audit.bemi_environment import BemiEnvironment
+from tailrace.capture.slot import drop_slot_and_publication
+from tailrace.cli import Invocation, compatibility, output
+from tailrace.cli.compatibility import CompatibleInvocation
 from tailrace.errors import CorruptError
-from tailrace.settings import Http, Secret
-from tailrace.source.slot import clean_up
+from tailrace.settings import HttpSettings, Secret
 
-_SHOWN = 100
+_MAX_DIFFERENCES = 100
 
 _log = logging.getLogger("tailrace.run")
 
 
-@click.group(
-    "audit", short_help="Keep an audit trail, with Bemi's and Zemi's environment.", invoke_without_command=True
-)
+@click.group("audit", short_help="Record an audit trail; replaces Bemi and Zemi.", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Keep the table `changes`: every INSERT, UPDATE, DELETE and TRUNCATE, with the context that the application gave.
+    """Record every INSERT, UPDATE, DELETE and TRUNCATE in the table `changes`, with the context set by the application.
 
-    No settings are needed but the environment that Bemi and Zemi have: DB_HOST, DB_PORT, DB_NAME, DB_USER, DB_PASSWORD,
-    DB_SSL_MODE, DB_SSL_ROOT_CERT, the same with DEST_ before it for another destination, SLOT_NAME, PUBLICATION_NAME,
-    TABLES, LOG_LEVEL, HEALTH_PORT, METRICS_PORT, SHUTDOWN_TIMEOUT, CLEANUP_ON_SHUTDOWN. The log is kept in
-    ./tailrace-log, or where TAILRACE_STORE_URL says.
+    This replaces Bemi and Zemi, and reads the same environment variables: DB_HOST, DB_PORT, DB_NAME, DB_USER,
+    DB_PASSWORD, DB_SSL_MODE, DB_SSL_ROOT_CERT; the same with the prefix DEST_ for another destination; SLOT_NAME,
+    PUBLICATION_NAME, TABLES, LOG_LEVEL, HEALTH_PORT, METRICS_PORT, SHUTDOWN_TIMEOUT, CLEANUP_ON_SHUTDOWN. No settings
+    file is needed. The log is stored in ./tailrace-log, or at TAILRACE_STORE_URL.
     """
-    if ctx.invoked_subcommand in (None, drop_in.PARTS):
-        given = environment.read(os.environ)
-        # Who has the slot dropped at the end wants to begin anew: what happened meanwhile is a gap.
-        capture = ("--accept-gap",) if given.cleans_up else ()
-        ctx.obj = DropIn(None, given.log_level, given=given.settings, command=("audit",), capture=capture)
+    if ctx.invoked_subcommand in (None, compatibility.PROCESS_GROUP):
+        env = bemi_environment.read(os.environ)
+        # If the slot is dropped at shutdown, the next run starts with a new slot. The changes in between are a gap.
+        capture = ("--accept-gap",) if env.cleans_up else ()
+        ctx.obj = CompatibleInvocation(
+            None, env.log_level, own_settings=env.settings, command=("audit",), capture_flags=capture
+        )
         if ctx.invoked_subcommand is None:
-            _run(ctx.obj, given)
+            _run(ctx.obj, env)
 
 
-def _run(invocation: DropIn, given: Environment) -> None:
-    from tailrace.cli.run import served, supervise
+def _run(invocation: CompatibleInvocation, env: BemiEnvironment) -> None:
+    from tailrace.cli.run import serve, supervise
 
-    reporting.log_to_stderr(given.log_level)
-    # Whoever watches is on another machine. He may look; nobody knows the token that control calls need.
-    http = Http(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
-    ports = sorted({port for port in (given.health_port, given.metrics_port) if port is not None})
-    with _cleaning_up(given):
-        # With one half of it there is no trail: whoever started it must learn of that.
+    output.log_to_stderr(env.log_level)
+    # Monitoring runs on other machines, so status is readable there. Control requests need a token that nobody knows.
+    http = HttpSettings(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
+    ports = sorted({port for port in (env.health_port, env.metrics_port) if port is not None})
+    with _clean_up_at_end(env):
+        # If either capture or delivery fails, there is no audit trail, so the command must fail too.
         supervise(
             invocation,
-            given.settings,
-            lambda subject: served(http, subject, ports),
-            grace_s=given.shutdown_timeout_s,
+            env.settings,
+            lambda service: serve(http, service, ports),
+            grace_s=env.shutdown_timeout_s,
             all_or_nothing=True,
         )
     click.echo("stopped")
 
 
 @contextlib.contextmanager
-def _cleaning_up(given: Environment) -> Iterator[None]:
+def _clean_up_at_end(env: BemiEnvironment) -> Iterator[None]:
     yield
-    if given.cleans_up:
-        clean_up(given.settings.source)
-        _log.info("dropped slot %s and publication %s", given.settings.source.slot, given.settings.source.publication)
+    if env.cleans_up:
+        drop_slot_and_publication(env.settings.source)
+        _log.info("dropped slot %s and publication %s", env.settings.source.slot, env.settings.source.publication)
 
 
-@command.command("verify")
-@click.option("--sink", metavar="NAME", help="The audit sink whose table is proved, where there are several.")
+@command.command("verify", short_help="Verify the audit table against the log.")
+@click.option("--sink", metavar="NAME", help="The audit sink to verify, if there are several.")
 @click.pass_obj
 def verify(invocation: Invocation, sink: str | None) -> None:
-    """Prove that the table still says what the log says, row for row; name what differs, and exit with 1."""
+    """Verify the audit table against the log, row by row.
+
+    Prints the differences and exits with 1 if there are any.
+    """
     from tailrace.audit import trail
-    from tailrace.audit.verify import Tally
-    from tailrace.audit.verify import verify as proved
+    from tailrace.audit.verify import VerificationReport
+    from tailrace.audit.verify import verify as verify_trail
 
     settings = invocation.audit_settings()
     options, name = trail.options_of(settings, os.environ, sink)
     common = trail.common_of(settings, os.environ, name)
 
-    def told(tally: Tally) -> None:
-        update(f"{tally.changes:,} changes compared, up to {tally.reached}")
+    def show_progress(report: VerificationReport) -> None:
+        update(f"{report.changes:,} changes compared, up to {report.reached}")
 
-    with trail.opened(settings, os.environ, name) as found, reporting.status_line() as update:
-        tally = proved(found, settings.store, common, options.inserts, told)
-    for difference in tally.differences[:_SHOWN]:
+    with trail.open_trail(settings, os.environ, name) as audit_trail, output.live_line() as update:
+        report = verify_trail(audit_trail, settings.store, common, options.inserts, show_progress)
+    for difference in report.differences[:_MAX_DIFFERENCES]:
         click.echo(str(difference))
-    if len(tally.differences) > _SHOWN:
-        click.echo(f"… and {len(tally.differences) - _SHOWN:,} more")
-    if tally.erased:
-        click.echo(f"{tally.erased:,} rows whose values were erased: the rest of them was compared")
-    if tally.older:
-        click.echo(f"{tally.older:,} rows from before what is still in the log: they were not compared")
-    if tally.strangers:
-        click.echo(f"{tally.strangers:,} rows from before Tailrace: the log knows nothing of them")
-    for start, end in tally.gaps:
-        click.echo(f"what happened between {start} and {end} was lost: neither the log nor the table has it")
-    if tally.others:
-        click.echo(f"{tally.others:,} rows of other databases: this log knows nothing of them")
-    if tally.unproved:
+    if len(report.differences) > _MAX_DIFFERENCES:
+        click.echo(f"… and {len(report.differences) - _MAX_DIFFERENCES:,} more")
+    if report.erased:
+        click.echo(f"{report.erased:,} rows have erased values: their other values were compared")
+    if report.older:
+        click.echo(f"{report.older:,} rows are older than the retained log: not compared")
+    if report.foreign:
+        click.echo(f"{report.foreign:,} rows were written before Tailrace: they are not in the log")
+    for start, end in report.gaps:
+        click.echo(f"changes between {start} and {end} were lost: neither the log nor the table has them")
+    if report.others:
+        click.echo(f"{report.others:,} rows belong to other databases: they are not in this log")
+    if report.unverified:
         click.echo(
-            f"{tally.unproved:,} values that PostgreSQL did not send: no change before them tells what they were"
+            f"{report.unverified:,} values were not sent by PostgreSQL and are in no earlier change: not compared"
         )
-    if tally.differences:
+    if report.differences:
         raise CorruptError(
-            f"{options.table} differs from the log in {len(tally.differences):,} of {tally.changes:,} changes",
-            "`tailrace log verify` proves the log; `tailrace deliver --rewind` writes again what is missing",
+            f"{options.table} differs from the log in {len(report.differences):,} of {report.changes:,} changes",
+            "`tailrace log verify` checks the log itself; `tailrace deliver --rewind` writes missing rows again",
         )
-    click.echo(f"{tally.changes:,} changes up to {tally.reached}: the table says what the log says")
+    click.echo(f"{report.changes:,} changes up to {report.reached}: the table matches the log")
 
 
-@command.command("erase")
+@command.command("erase", short_help="Erase the values of one row from the audit trail.")
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
-@click.option("--column", "columns", multiple=True, help="Only this one's values; may be given more than once.")
-@click.option("--sink", metavar="NAME", help="The audit sink whose table it is, where there are several.")
+@click.option("--column", "columns", multiple=True, help="Erase only the values of this column. May be repeated.")
+@click.option("--sink", metavar="NAME", help="The audit sink to use, if there are several.")
 @click.confirmation_option(prompt="This cannot be undone. Erase?")
 @click.pass_obj
 def erase(invocation: Invocation, table: str, key: tuple[str, ...], columns: tuple[str, ...], sink: str | None) -> None:
-    """Erase the values of one row of TABLE from all its changes; `verify` still proves the rest.
+    """Erase the values of one row of TABLE from all of its recorded changes.
 
-    What happened when stays, and so does the key. The log still has the values: [retention] says for how long.
+    The operations, their times and the key KEY stay, and `tailrace audit verify` still verifies them. The log retains
+    the values for as long as [retention] says.
     """
     from tailrace.audit import trail
-    from tailrace.audit.erase import erase as erased
+    from tailrace.audit.erase import erase as erase_values
     from tailrace.settings.pattern import split_name
 
     settings = invocation.audit_settings()
-    with trail.opened(settings, os.environ, sink) as found:
-        count = erased(found, split_name(table), trail.keys_of(key), columns)
-    click.echo(f"erased from {count:,} changes")
+    with trail.open_trail(settings, os.environ, sink) as audit_trail:
+        count = erase_values(audit_trail, split_name(table), trail.key_texts(key), columns)
+    click.echo(f"erased values from {count:,} changes")
 
 
-command.add_command(drop_in.parts())
+command.add_command(compatibility.process_group())

@@ -1,4 +1,4 @@
-"""`tailrace bridge`: the drop-in for the PostgreSQL-to-NATS bridge, run by its environment and its flags."""
+"""`tailrace bridge`: the drop-in replacement for the PostgreSQL-to-NATS bridge, with its environment and flags."""
 
 from __future__ import annotations
 
@@ -17,91 +17,97 @@ import click
 
 from tailrace import sinks
 from tailrace.bridge import environment
-from tailrace.bridge.figures import Figures, alarm
 from tailrace.bridge.http import routes
-from tailrace.cli import Invocation, drop_in, reporting
-from tailrace.cli.drop_in import DropIn
+from tailrace.bridge.status import BridgeStatus, wal_alarm
+from tailrace.cli import Invocation, compatibility, output
+from tailrace.cli.compatibility import CompatibleInvocation
 from tailrace.cli.run import supervise
-from tailrace.ops.http import Server, Subject
+from tailrace.ops.http import HttpServer, Service
 from tailrace.ops.status import Overview
-from tailrace.settings import Http, Secret, Settings
+from tailrace.settings import HttpSettings, Secret, Settings
 
 _log = logging.getLogger("tailrace.run")
 
 _LINE_SECONDS: Final = 15.0
-_LINES_PER_LOOK: Final = 2
-"""At the slot: every 30 seconds."""
+_LINES_PER_WAL_CHECK: Final = 2
+"""The WAL retained by the slot is checked every 30 seconds."""
 
 
-@click.group("bridge", short_help="PostgreSQL to NATS, with the bridge's environment.", invoke_without_command=True)
-@click.option("--slot", default="cdc_slot", show_default=True, help="The replication slot; made if it is missing.")
-@click.option("--pub", "publication", required=True, help="The publication.")
-@click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True, help="Of HTTP.")
-@click.option("--json", "is_json", is_flag=True, help="JSON in place of MessagePack.")
-@click.option("--zstd", "is_zstd", is_flag=True, help="Compress chunks of snapshots, with a dictionary per table.")
+@click.group(
+    "bridge",
+    short_help="Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",
+    invoke_without_command=True,
+)
+@click.option("--slot", default="cdc_slot", show_default=True, help="Replication slot. Created if it does not exist.")
+@click.option("--pub", "publication", required=True, help="Publication. Created if it does not exist and the role may.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True, help="Port of the HTTP server.")
+@click.option("--json", "is_json", is_flag=True, help="Encode messages as JSON instead of MessagePack.")
+@click.option("--zstd", "is_zstd", is_flag=True, help="Compress snapshot chunks, with a dictionary per table.")
 @click.pass_context
 def command(ctx: click.Context, slot: str, publication: str, port: int, is_json: bool, is_zstd: bool) -> None:
-    """Publish every change to NATS JetStream, and the rows of tables to whoever asks for them.
+    """Publish every change to NATS JetStream, and table snapshots to consumers that request them.
 
-    The environment: PG_HOST, PG_PORT, PG_DB, POSTGRES_BRIDGE_USER, POSTGRES_BRIDGE_PASSWORD, NATS_HOST,
-    NATS_BRIDGE_USER, NATS_BRIDGE_PASSWORD. The log is kept in ./tailrace-log/<slot>, or under TAILRACE_STORE_URL.
-    Several may run side by side, each with a slot, a publication and a port of its own.
+    This replaces the PostgreSQL-to-NATS bridge, and reads the same environment variables: PG_HOST, PG_PORT, PG_DB,
+    POSTGRES_BRIDGE_USER, POSTGRES_BRIDGE_PASSWORD, NATS_HOST, NATS_BRIDGE_USER, NATS_BRIDGE_PASSWORD. The log is stored
+    in ./tailrace-log/<slot>, or under TAILRACE_STORE_URL. Several bridges can run side by side, each with its own slot,
+    publication and port.
     """
-    given = environment.read(os.environ, slot, publication, is_json=is_json, is_zstd=is_zstd)
+    settings = environment.read(os.environ, slot, publication, is_json=is_json, is_zstd=is_zstd)
     flags = [*["--json"] * is_json, *["--zstd"] * is_zstd]
-    own = ("bridge", "--slot", slot, "--pub", publication, *flags)
+    command_line = ("bridge", "--slot", slot, "--pub", publication, *flags)
     assert isinstance(ctx.obj, Invocation)
-    ctx.obj = DropIn(None, ctx.obj.log_level, given=given, command=own)
+    ctx.obj = CompatibleInvocation(None, ctx.obj.log_level, own_settings=settings, command=command_line)
     if ctx.invoked_subcommand is None:
-        _run(ctx.obj, given, port)
+        _run(ctx.obj, settings, port)
 
 
-def _run(invocation: DropIn, given: Settings, port: int) -> None:
-    reporting.log_to_stderr(invocation.log_level)
-    began = time.monotonic()
-    # With one half of it there is no bridge: whoever started it must learn of that.
-    last = supervise(invocation, given, partial(_serving, given, port, began), all_or_nothing=True)
-    done = Figures.of(last, time.monotonic() - began)
+def _run(invocation: CompatibleInvocation, settings: Settings, port: int) -> None:
+    output.log_to_stderr(invocation.log_level)
+    started_at = time.monotonic()
+    # If either capture or delivery fails, nothing is bridged, so the command must fail too.
+    last = supervise(invocation, settings, partial(_serve, settings, port, started_at), all_or_nothing=True)
+    final = BridgeStatus.of(last, time.monotonic() - started_at)
     click.echo(
-        f"stopped after {reporting.duration(done.uptime_seconds)}: {done.wal_messages:,} WAL messages received, "
-        f"{done.cdc_events:,} events published, acknowledged to {done.lsn}"
+        f"stopped after {output.duration(final.uptime_seconds)}: {final.wal_messages:,} WAL messages received, "
+        f"{final.cdc_events:,} events published, acknowledged to {final.lsn}"
     )
 
 
 @contextlib.contextmanager
-def _serving(given: Settings, port: int, began: float, subject: Subject) -> Iterator[None]:
-    """HTTP, the line of figures, the watch over the slot."""
-    from tailrace.bridge.streams import Streams  # here, where it is known that what they need is installed
+def _serve(settings: Settings, port: int, started_at: float, service: Service) -> Iterator[None]:
+    """Serve HTTP, print the METRICS line, and check the WAL retained by the slot, until the context exits."""
+    # Imported here: `supervise` has checked by now that the extra `nats` is installed.
+    from tailrace.bridge.stream_info import StreamInfo
     from tailrace.sinks.nats.options import NatsOptions
 
-    slot, sink = given.source.slot, given.sinks[0]["name"]
-    # Whoever watches is on another machine. He may look; to end it takes a token, or to be on this one.
+    slot, sink = settings.source.slot, settings.sinks[0]["name"]
+    # Monitoring runs on other machines, so status is readable there. A shutdown needs the token, or a local client.
     token = os.environ.get("TAILRACE_HTTP_TOKEN") or secrets.token_urlsafe()
-    http = Http(host="0.0.0.0", token=Secret(token))  # noqa: S104
-    streams = Streams(sinks.options(given, sink, NatsOptions, os.environ), sink)
+    http = HttpSettings(host="0.0.0.0", token=Secret(token))  # noqa: S104
+    streams = StreamInfo(sinks.read_options(settings, sink, NatsOptions, os.environ), sink)
 
-    def figures(overview: Overview) -> Figures:
-        return Figures.of(overview, time.monotonic() - began)
+    def bridge_status(overview: Overview) -> BridgeStatus:
+        return BridgeStatus.of(overview, time.monotonic() - started_at)
 
-    over = threading.Event()
+    stopping = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         for number in itertools.count(1):
-            if over.wait(_LINE_SECONDS):
+            if stopping.wait(_LINE_SECONDS):
                 return
-            told = figures(subject.overview())
-            click.echo(told.line())
-            if number % _LINES_PER_LOOK == 0 and (said := alarm(slot, told.wal_lag_bytes)) is not None:
-                _log.log(*said)
+            status = bridge_status(service.overview())
+            click.echo(status.to_log_line())
+            if number % _LINES_PER_WAL_CHECK == 0 and (alarm := wal_alarm(slot, status.wal_lag_bytes)):
+                _log.log(*alarm)
 
-    with Server(http, routes(subject, figures, streams), port, trusts_local=True):
-        teller = threading.Thread(target=tell, name="metrics", daemon=True)
-        teller.start()
+    with HttpServer(http, routes(service, bridge_status, streams), port, trusts_local=True):
+        reporter = threading.Thread(target=report, name="metrics", daemon=True)
+        reporter.start()
         try:
             yield
         finally:
-            over.set()
-            teller.join()
+            stopping.set()
+            reporter.join()
 
 
-command.add_command(drop_in.parts())
+command.add_command(compatibility.process_group())

@@ -1,4 +1,4 @@
-"""`tailrace capture`: the replication stream into the log, until told to stop."""
+"""`tailrace capture`: writes the replication stream to the log until it is stopped."""
 
 from __future__ import annotations
 
@@ -8,56 +8,57 @@ import threading
 
 import click
 
+from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
-from tailrace.cli import Invocation, lines, reporting
-from tailrace.cli.signals import on_stop
-from tailrace.log.upkeep import Upkeep
-from tailrace.ops import channel
+from tailrace.cli import Invocation, output, status_line
+from tailrace.cli.stop_signal import on_stop
+from tailrace.log.maintenance import LogMaintenance
+from tailrace.ops import supervisor_socket
 from tailrace.ops.status import CaptureStatus, Overview
 from tailrace.rate import Rate
 from tailrace.settings import Settings
-from tailrace.source.bootstrap import Bootstrap
-from tailrace.source.capture import Capture
 from tailrace.store import Store
 
 
-class _Until(click.ParamType[Lsn | str]):
+class _LsnParameter(click.ParamType[Lsn | str]):
     name = "LSN|current"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | str:  # noqa: ARG002
         return "current" if value == "current" else Lsn.parse(str(value))
 
 
-@click.command("capture", short_help="Stream changes into the log.")
+@click.command("capture", short_help="Stream changes from the source into the log.")
 @click.option(
     "--until-lsn",
-    type=_Until(),
-    help="Stop once this is durable; `current` is where the source stands now.",
+    type=_LsnParameter(),
+    help="Stop once this LSN is durable. `current` means the current LSN of the source.",
 )
 @click.option(
     "--accept-gap",
     is_flag=True,
-    help="Go on although the slot lost changes that the log does not have, and take new snapshots.",
+    help="Continue although the slot has lost changes that are not in the log, and take new snapshots.",
 )
 @click.pass_obj
 def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: bool) -> None:
-    """Stream changes into the log; make slot and publication if they are missing.
+    """Stream changes from the source into the log. Create the slot and the publication if they do not exist.
 
-    SIGTERM and Ctrl-C seal what is committed, acknowledge it and exit with 0. What may pass (a restart of the server,
-    a cut network, a store that does not answer) is waited for. What may not is an error that says what to do.
+    SIGTERM and Ctrl-C seal and acknowledge what is committed, then exit with 0. Transient failures are retried: a
+    server restart, a lost network connection, a store that does not respond. A permanent failure ends the command with
+    a hint about what to do.
     """
     settings = invocation.settings()
-    reporting.log_to_stderr(invocation.log_level)
+    output.log_to_stderr(invocation.log_level)
     store = Store.open(settings.store.url, settings.store.options)
     snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
 
     on_stop(capture.stop)
     with (
-        channel.told_to_supervisor(
+        supervisor_socket.report_to_supervisor(
             os.environ, lambda: {"capture": CaptureStatus.of(capture, snapshots).to_json()}, capture.stop
         ),
-        _served(settings, store, capture, snapshots),
+        _http_server(settings, store, capture, snapshots),
     ):
         _run(settings, store, capture, snapshots)
     done = capture.progress
@@ -69,13 +70,13 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
 def _run(settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None) -> None:
     finished = threading.Event()
     reporter = threading.Thread(target=_report, args=(capture, snapshots, finished), daemon=True)
-    if not channel.is_supervised(os.environ):
+    if not supervisor_socket.is_supervised(os.environ):
         reporter.start()
     try:
-        with Upkeep(store, settings.retention):
+        with LogMaintenance(store, settings.retention):
             capture.run()
         while snapshots and not capture.is_stopping and not snapshots.wait(0.2):
-            pass  # a script that asked for an LSN wants the tables too
+            pass  # with --until-lsn, the snapshots are finished too
     finally:
         if snapshots:
             snapshots.stop()
@@ -86,27 +87,27 @@ def _run(settings: Settings, store: Store, capture: Capture, snapshots: Bootstra
         raise snapshots.error
 
 
-def _served(
+def _http_server(
     settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None
 ) -> contextlib.AbstractContextManager[object]:
-    """Over HTTP, where a port is set and no supervisor does it."""
-    if not settings.http.port or channel.is_supervised(os.environ):
+    """Return the HTTP server if a port is set and no supervisor runs one."""
+    if not settings.http.port or supervisor_socket.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import Server, Subject, routes
-    from tailrace.ops.serving import overview
+    from tailrace.ops.http import HttpServer, Service, routes
+    from tailrace.ops.probe import cached_overview
 
-    def condition() -> Overview:
+    def local_overview() -> Overview:
         return Overview(capture=CaptureStatus.of(capture, snapshots))
 
-    subject = Subject(overview(settings, store, condition), condition, capture.stop)
-    return Server(settings.http, routes(subject))
+    service = Service(cached_overview(settings, store, local_overview), local_overview, capture.stop)
+    return HttpServer(settings.http, routes(service))
 
 
 def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:
     rate = Rate()
 
-    def text() -> list[str]:
+    def lines() -> list[str]:
         status = CaptureStatus.of(capture, snapshots)
-        return [lines.of_capture(status, rate.of(status.changes))]
+        return [status_line.of_capture(status, rate.of(status.changes))]
 
-    lines.shown(text, finished, "tailrace.capture")
+    status_line.show_until(finished, lines, "tailrace.capture")

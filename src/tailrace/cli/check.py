@@ -1,4 +1,4 @@
-"""`tailrace check`: what is wrong with a source, and the SQL that mends it."""
+"""`tailrace check`: reports what is wrong with a source, and the SQL that fixes it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
+from tailrace.capture.check import Finding, Severity, can_capture, inspect
 from tailrace.cli import Invocation
-from tailrace.source.check import Finding, Severity, can_capture, inspect
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
-@click.command("check", short_help="Inspect the source, and print the SQL that mends it.")
+@click.command("check", short_help="Check the source and print the SQL that fixes it.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Inspect the source: whether capture can run, what would be missed, and the SQL that mends it.
+    """Check whether capture can run and what it would miss, and print the SQL that fixes each finding.
 
-    Changes nothing. Exits with 0 when capture can run, with 1 when it cannot.
+    This changes nothing. Exits with 0 if capture can run, with 1 if it cannot.
     """
     findings = inspect(invocation.audit_settings("source").source)
     (_show if sys.stdout.isatty() else _print)(findings)
@@ -33,8 +33,8 @@ def command(invocation: Invocation) -> None:
 
 def _print(findings: Sequence[Finding]) -> None:
     for finding in findings:
-        click.echo(f"{finding.severity}: {finding.subject} {finding.what}")
-        for line in finding.mend.splitlines():
+        click.echo(f"{finding.severity}: {finding.subject} {finding.message}")
+        for line in finding.fix.splitlines():
             click.echo(f"    {line}")
     click.echo(_verdict(findings))
 
@@ -44,11 +44,11 @@ def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
         console.print(
             Text.assemble(
-                (f"{finding.severity:<8}", _COLOURS[finding.severity]), (finding.subject, "bold"), " ", finding.what
+                (f"{finding.severity:<8}", _COLOURS[finding.severity]), (finding.subject, "bold"), " ", finding.message
             )
         )
-        if finding.mend:
-            statement = Syntax(finding.mend, "sql", background_color="default", word_wrap=True)
+        if finding.fix:
+            statement = Syntax(finding.fix, "sql", background_color="default", word_wrap=True)
             console.print(Padding(statement, (0, 0, 0, 8)))
     colour = "bold green" if can_capture(findings) else "bold red"
     console.print(Text(_verdict(findings), colour))

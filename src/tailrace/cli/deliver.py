@@ -1,4 +1,4 @@
-"""`tailrace deliver`: the log to its sinks, until told to stop, or as far as it goes now."""
+"""`tailrace deliver`: delivers the log to the sinks, until it is stopped or, with --once, to the end of the log."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tailrace import sinks
-from tailrace.cli import Invocation, lines, reporting
-from tailrace.cli.signals import on_stop
+from tailrace.cli import Invocation, output, status_line
+from tailrace.cli.stop_signal import on_stop
+from tailrace.delivery import control
+from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import ConfigError, SparkError
-from tailrace.ops import channel
+from tailrace.ops import supervisor_socket
 from tailrace.ops.status import Overview
 from tailrace.settings import Settings
+from tailrace.settings.parser import did_you_mean
 from tailrace.settings.pattern import TablePattern
-from tailrace.settings.reading import did_you_mean
-from tailrace.sinks import Configured, status
 from tailrace.store import Store
 
 if TYPE_CHECKING:
-    from tailrace.log.plan import Offset
-    from tailrace.spark.delivery import Engine
+    from tailrace.log.planner import Offset
+    from tailrace.spark.engine import Engine
 
 _EXAMPLE = """\
-add one to tailrace.toml, such as
+add one to tailrace.toml, for example
   [[sink]]
   type = "postgres"
   name = "replica"
@@ -37,24 +38,28 @@ add one to tailrace.toml, such as
 _POLL_SECONDS = 0.25
 
 
-@click.command("deliver", short_help="Deliver the log to its sinks.")
-@click.option("--sink", "names", multiple=True, metavar="NAME", help="Only this one; may be given more than once.")
-@click.option("--once", is_flag=True, help="Everything that is in the log now, then exit: 0, or 1 if a sink failed.")
+@click.command("deliver", short_help="Deliver changes from the log to the sinks.")
+@click.option("--sink", "names", multiple=True, metavar="NAME", help="Deliver only to this sink. May be repeated.")
+@click.option(
+    "--once", is_flag=True, help="Deliver what is in the log now, then exit: with 0, or with 1 if a sink failed."
+)
 @click.option(
     "--rewind",
     metavar="LSN|TIME|snapshot",
-    help="Deliver again from there on. Needs one --sink; a sink that keeps tables loads them anew.",
+    help="Deliver again from this point. Needs one --sink. Table sinks load their tables again.",
 )
 @click.option(
     "--reload",
     "tables",
     multiple=True,
     metavar="TABLE",
-    help="Let a sink load a table anew from its newest snapshot, wherever it runs; then exit. Needs one --sink.",
+    help="Reload a table from its newest snapshot, then exit. Needs one --sink, which may run on any machine.",
 )
-@click.option("--master", metavar="URL", help="A Spark cluster's; this machine's processors where it is not given.")
-@click.option("--pause", metavar="NAME", help="Let a sink rest, wherever it runs, until it is resumed; then exit.")
-@click.option("--resume", metavar="NAME", help="Let it deliver again; then exit.")
+@click.option("--master", metavar="URL", help="Spark master. Default: all processors of this machine.")
+@click.option(
+    "--pause", metavar="NAME", help="Pause a sink until it is resumed, then exit. The sink may run on any machine."
+)
+@click.option("--resume", metavar="NAME", help="Resume a sink that is paused or has failed, then exit.")
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -66,13 +71,13 @@ def command(
     pause: str | None,
     resume: str | None,
 ) -> None:
-    """Deliver the log to the sinks of the settings, each from where it stands.
+    """Deliver changes from the log to the configured sinks. Each sink continues from its own cursor.
 
-    SIGTERM and Ctrl-C: a step under way is finished, exit with 0; a second one ends at once, and what was not finished
-    is done again by the next run. A sink that fails for good stops alone; when all have, so does the command.
+    SIGTERM and Ctrl-C finish the current step, then exit with 0. A second signal exits at once; the next run repeats
+    what was not finished. A sink that fails permanently stops alone. The command ends when all sinks have failed.
     """
     settings = invocation.settings("store")
-    reporting.log_to_stderr(invocation.log_level)
+    output.log_to_stderr(invocation.log_level)
     configured = configured_sinks(settings)
     store = Store.open(settings.store.url, settings.store.options)
     if pause is not None or resume is not None:
@@ -83,65 +88,72 @@ def command(
         _reload(store, chosen, names, tables)
         return
     if rewind is not None and len(names) != 1:
-        raise ConfigError("--rewind needs exactly one --sink", "say which: what it has delivered is delivered again")
-    if once and (paused := [c.name for c in chosen if status.wish(store, c.name).is_paused]):
+        raise ConfigError("--rewind needs exactly one --sink", "name the sink that is to deliver again")
+    if once and (paused := [c.name for c in chosen if control.load(store, c.name).is_paused]):
         raise ConfigError(f"sink {paused[0]} is paused", f"tailrace deliver --resume {paused[0]}")
     engine = _engine(settings, chosen, master)
-    over = threading.Event()
-    on_stop(lambda: _stop(over))
+    stopping = threading.Event()
+    on_stop(lambda: _stop(stopping))
     with (
-        channel.told_to_supervisor(
-            os.environ, lambda: {"sinks": _figures(engine)}, over.set, lambda what: _heed(engine, store, what)
+        supervisor_socket.report_to_supervisor(
+            os.environ,
+            lambda: {"sinks": _statuses(engine)},
+            stopping.set,
+            lambda message: _handle(engine, store, message),
         ),
-        _served(settings, store, chosen, engine, over),
+        _http_server(settings, store, chosen, engine, stopping),
     ):
-        _run(engine, once, (names[0], rewind) if rewind is not None else None, over)
+        _run(engine, once, (names[0], rewind) if rewind is not None else None, stopping)
 
 
-def configured_sinks(settings: Settings) -> list[Configured]:
-    found = sinks.configured(settings, os.environ)
-    if not found:
+def configured_sinks(settings: Settings) -> list[ConfiguredSink]:
+    configured = sinks.from_settings(settings, os.environ)
+    if not configured:
         raise ConfigError("no sink is configured", _EXAMPLE)
-    return found
+    return configured
 
 
-def _chosen(configured: Sequence[Configured], names: Sequence[str]) -> list[Configured]:
+def _chosen(configured: Sequence[ConfiguredSink], names: Sequence[str]) -> list[ConfiguredSink]:
     for name in names:
         _check_name(configured, name)
     return [c for c in configured if not names or c.name in names]
 
 
-def _check_name(configured: Sequence[Configured], name: str) -> None:
+def _check_name(configured: Sequence[ConfiguredSink], name: str) -> None:
     known = [c.name for c in configured]
     if name not in known:
         raise ConfigError(f"there is no sink {name!r}{did_you_mean(name, known)}")
 
 
-def _pause_and_resume(store: Store, configured: Sequence[Configured], pause: str | None, resume: str | None) -> None:
+def _pause_and_resume(
+    store: Store, configured: Sequence[ConfiguredSink], pause: str | None, resume: str | None
+) -> None:
     for name in filter(None, (pause, resume)):
         _check_name(configured, name)
     if pause is not None:
-        status.pause(store, pause)
-        click.echo(f"sink {pause} is paused: it rests within seconds, and until `tailrace deliver --resume {pause}`")
+        control.pause(store, pause)
+        click.echo(f"sink {pause} stops within seconds and stays paused until `tailrace deliver --resume {pause}`")
     if resume is not None:
-        status.resume(store, resume)
+        control.resume(store, resume)
         click.echo(f"sink {resume} is resumed")
 
 
-def _reload(store: Store, chosen: Sequence[Configured], names: Sequence[str], tables: Sequence[str]) -> None:
+def _reload(store: Store, chosen: Sequence[ConfiguredSink], names: Sequence[str], tables: Sequence[str]) -> None:
     if len(names) != 1:
-        raise ConfigError("--reload needs exactly one --sink", "say which sink is to load the table anew")
+        raise ConfigError("--reload needs exactly one --sink", "name the sink that is to reload the table")
     if not chosen[0].sink.keeps_tables:
-        raise ConfigError(f"sink {names[0]} tells what happened, and keeps no tables", "--rewind tells it again")
+        raise ConfigError(
+            f"sink {names[0]} delivers events and has no tables to reload", "--rewind delivers the events again"
+        )
     for table in tables:
         TablePattern.parse(table)
-    status.reload(store, names[0], tables)
-    click.echo(f"sink {names[0]} loads {', '.join(tables)} anew within seconds, or when it is started")
+    control.reload(store, names[0], tables)
+    click.echo(f"sink {names[0]} reloads {', '.join(tables)} within seconds, or when it is started")
 
 
-def _engine(settings: Settings, chosen: Sequence[Configured], master: str | None) -> Engine:
+def _engine(settings: Settings, chosen: Sequence[ConfiguredSink], master: str | None) -> Engine:
     try:
-        from tailrace.spark.delivery import Engine
+        from tailrace.spark.engine import Engine
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
             raise
@@ -149,49 +161,49 @@ def _engine(settings: Settings, chosen: Sequence[Configured], master: str | None
     return Engine(settings, chosen, master=master)
 
 
-def _stop(over: threading.Event) -> None:
-    if over.is_set():
-        # Somebody is in a hurry. Nothing durable is ever half done, and Java ends with the pipe it reads from.
+def _stop(stopping: threading.Event) -> None:
+    if stopping.is_set():
+        # The second signal. Exiting at once is safe: durable writes are atomic, and Java exits when its pipe closes.
         os._exit(130)
-    over.set()
+    stopping.set()
 
 
-def _run(engine: Engine, once: bool, rewind: tuple[str, str] | None, over: threading.Event) -> None:
+def _run(engine: Engine, once: bool, rewind: tuple[str, str] | None, stopping: threading.Event) -> None:
     engine.prepare()
-    on_stop(lambda: _stop(over))  # Spark has put its own in the place of ours
+    on_stop(lambda: _stop(stopping))  # again: Spark has replaced the signal handlers
     if rewind is not None:
-        name, where = rewind
-        engine.sinks[name].rewind(where)
-        click.echo(f"sink {name} is rewound: it delivers from {engine.sinks[name].cursor} on")
+        name, start = rewind
+        engine.sinks[name].rewind(start)
+        click.echo(f"sink {name} is rewound to {engine.sinks[name].cursor}")
     end = engine.end() if once else None
-    if not over.is_set():
+    if not stopping.is_set():
         engine.start()
-    showing = threading.Thread(target=_show, args=(engine, over), name="showing", daemon=True)
-    if not channel.is_supervised(os.environ):
-        showing.start()
+    display = threading.Thread(target=_show, args=(engine, stopping), name="display", daemon=True)
+    if not supervisor_socket.is_supervised(os.environ):
+        display.start()
     if end is not None:
-        threading.Thread(target=_wait, args=(engine, end, over), name="once", daemon=True).start()
-    while not over.wait(_POLL_SECONDS):
+        threading.Thread(target=_wait, args=(engine, end, stopping), name="once", daemon=True).start()
+    while not stopping.wait(_POLL_SECONDS):
         if engine.is_broken:
-            over.set()
-            raise SparkError("the Java process of Spark is gone", "start again; if it ran out of memory, give it more")
-        if not channel.is_supervised(os.environ) and all(d.has_failed for d in engine.sinks.values()):
-            over.set()
+            stopping.set()
+            raise SparkError("Spark's Java process has exited", "start again; if it ran out of memory, give it more")
+        if not supervisor_socket.is_supervised(os.environ) and all(d.has_failed for d in engine.sinks.values()):
+            stopping.set()
     engine.stop()
-    if showing.is_alive():
-        showing.join()
-    _conclude(engine, end)
+    if display.is_alive():
+        display.join()
+    _finish(engine, end)
 
 
-def _wait(engine: Engine, end: Offset, over: threading.Event) -> None:
+def _wait(engine: Engine, end: Offset, stopping: threading.Event) -> None:
     engine.wait(end)
-    over.set()
+    stopping.set()
 
 
-def _conclude(engine: Engine, end: Offset | None) -> None:
+def _finish(engine: Engine, end: Offset | None) -> None:
     for delivery in engine.sinks.values():
-        told = delivery.status()
-        click.echo(f"sink {told.name} {told.state}: {told.changes:,} changes delivered, up to {told.cursor or '-'}")
+        final = delivery.status()
+        click.echo(f"sink {final.name} {final.state}: {final.changes:,} changes delivered, up to {final.cursor or '-'}")
     failed = [d for d in engine.sinks.values() if d.has_failed and d.error is not None]
     for delivery in failed[:-1]:
         assert delivery.error is not None
@@ -201,49 +213,51 @@ def _conclude(engine: Engine, end: Offset | None) -> None:
         raise failed[-1].error
 
 
-def _show(engine: Engine, over: threading.Event) -> None:
-    lines.shown(lambda: [lines.of_sink(d.status()) for d in engine.sinks.values()], over, "tailrace.deliver")
+def _show(engine: Engine, stopping: threading.Event) -> None:
+    status_line.show_until(
+        stopping, lambda: [status_line.of_sink(d.status()) for d in engine.sinks.values()], "tailrace.deliver"
+    )
 
 
-def _figures(engine: Engine) -> list[dict[str, Any]]:
+def _statuses(engine: Engine) -> list[dict[str, Any]]:
     return [json.loads(delivery.status().to_json()) for delivery in engine.sinks.values()]
 
 
-def _heed(engine: Engine, store: Store, what: dict[str, Any]) -> None:
-    """What the supervisor was asked over HTTP."""
-    match what:
+def _handle(engine: Engine, store: Store, message: dict[str, Any]) -> None:
+    """Handle a control request that the supervisor received over HTTP."""
+    match message:
         case {"pause": str(name)}:
-            _act(engine, store, "pause", name)
+            _control(engine, store, "pause", name)
         case {"resume": str(name)}:
-            _act(engine, store, "resume", name)
+            _control(engine, store, "resume", name)
 
 
-def _served(
-    settings: Settings, store: Store, chosen: Sequence[Configured], engine: Engine, over: threading.Event
+def _http_server(
+    settings: Settings, store: Store, chosen: Sequence[ConfiguredSink], engine: Engine, stopping: threading.Event
 ) -> contextlib.AbstractContextManager[object]:
-    """Over HTTP, where a port is set and no supervisor does it."""
-    if not settings.http.port or channel.is_supervised(os.environ):
+    """Return the HTTP server if a port is set and no supervisor runs one."""
+    if not settings.http.port or supervisor_socket.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import Server, Subject, routes
-    from tailrace.ops.serving import overview
+    from tailrace.ops.http import HttpServer, Service, routes
+    from tailrace.ops.probe import cached_overview
 
-    def condition() -> Overview:
+    def local_overview() -> Overview:
         return Overview(sinks=[delivery.status() for delivery in engine.sinks.values()])
 
-    subject = Subject(
-        overview(settings, store, condition),
-        condition,
-        over.set,
+    service = Service(
+        cached_overview(settings, store, local_overview),
+        local_overview,
+        stopping.set,
         sinks=[c.name for c in chosen],
-        pause=lambda name: _act(engine, store, "pause", name),
-        resume=lambda name: _act(engine, store, "resume", name),
+        pause=lambda name: _control(engine, store, "pause", name),
+        resume=lambda name: _control(engine, store, "resume", name),
     )
-    return Server(settings.http, routes(subject))
+    return HttpServer(settings.http, routes(service))
 
 
-def _act(engine: Engine, store: Store, verb: Literal["pause", "resume"], name: str) -> None:
-    """At once where the sink is there already; else it finds it in the store."""
+def _control(engine: Engine, store: Store, verb: Literal["pause", "resume"], name: str) -> None:
+    """Pause or resume a sink: at once if it runs here, else through a control request in the store."""
     if name in engine.sinks:
         getattr(engine.sinks[name], verb)()
     else:
-        getattr(status, verb)(store, name)
+        getattr(control, verb)(store, name)

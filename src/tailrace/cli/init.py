@@ -1,4 +1,4 @@
-"""`tailrace init`: a settings file in which everything is explained."""
+"""`tailrace init`: writes a settings file that explains every setting."""
 
 from __future__ import annotations
 
@@ -10,104 +10,114 @@ from tailrace.cli import DEFAULT_CONFIG, Invocation
 from tailrace.errors import ConfigError
 
 TEMPLATE = """\
-# Settings of Tailrace. What is commented out shows the default.
-# An environment variable TAILRACE_<SECTION>_<KEY> overrides a key here, such as TAILRACE_SOURCE_URL.
+# Settings of Tailrace. Keys that are commented out show their defaults, or an example.
+# An environment variable TAILRACE_<SECTION>_<KEY>, such as TAILRACE_SOURCE_URL, overrides a key in this file.
 
 [source]
-# The database to capture. Leave the password out: give it as PGPASSWORD, or in a file.
+# The database to capture. Do not put the password here: use PGPASSWORD or a file.
 url = "postgresql://user@localhost:5432/database"
 # password_file = "/run/secrets/postgres"
 
-# The replication slot and the publication. Capture makes them when they are missing and the role may;
-# `tailrace check` prints the SQL for an administrator otherwise.
+# The replication slot and the publication. Capture creates them if they do not exist and the role has the privileges.
+# Otherwise `tailrace check` prints the SQL for an administrator.
 # slot = "tailrace"
 # publication = "tailrace"
 
-# Which tables a publication made by capture carries: schema.table, where * is any run of characters and ? any one.
-# Names are folded to lower case unless quoted: 'public."Orders"'.
+# The tables of a publication that capture creates: schema.table, where * matches any characters and ? any single one.
+# Names are folded to lower case unless they are quoted: 'public."Orders"'.
 # tables = ["public.*"]
 
-# disable, prefer, require, verify-ca or verify-full. Unset: encrypted if the server can, and nothing verified.
+# disable, prefer, require, verify-ca or verify-full. Unset: TLS if the server supports it, without verification.
 # sslmode = "verify-full"
-# The certificate of the authority that signed the server's; "system" for those the system trusts.
+# The CA certificate that verifies the server; "system" uses the CAs that the operating system trusts.
 # sslrootcert = "/etc/ssl/certs/my-ca.pem"
 
 [store]
-# Where the log lives: file://, s3://, gs:// or az://.
+# Where the log is stored: a file://, s3://, gs:// or az:// URL.
 url = "file:///var/lib/tailrace"
 
-# Passed to the object store; credentials come from the environment or the machine's role where this says nothing.
+# Options of the object store. Credentials that are not given here come from the environment or the machine's role.
 # [store.options]
 # endpoint = "https://s3.example.com"
 # region = "eu-central-1"
 
 [capture]
-# At most one segment in this time, unless it is full: how long a commit may wait. Less is quicker, and more objects.
+# Capture seals at most one segment in this time, unless a segment is full. This bounds how long a commit waits. A lower
+# value reduces latency and writes more objects.
 # seal_after_ms = 50
-# ... or when it has this many bytes.
+# A segment is full at this size.
 # segment_bytes = 16777216
-# How often the server hears from us when there is nothing to say. Stay well below its wal_sender_timeout.
+# How often capture sends its status to an idle server. Keep it well below the server's wal_sender_timeout.
 # status_interval_s = 10.0
 
 [snapshot]
-# Copy the tables when capture runs for the first time.
+# Take a snapshot of every table when capture runs for the first time.
 # on_start = true
-# Tables, and parts of large ones, copied at the same time: each is one connection to the source.
+# How many tables, or parts of large tables, are copied in parallel. Each uses one connection to the source.
 # workers = 2
-# A chunk ends at this many rows or bytes, whichever comes first; each worker holds one in memory.
+# A chunk ends at this many rows or bytes, whichever comes first. Each worker holds one chunk in memory.
 # chunk_rows = 1000000
 # chunk_bytes = 67108864
 
 [retention]
-# The log is kept whole unless one of these is set.
+# Unset: the whole log is retained. With a limit, the oldest part is removed once no sink needs it.
 # max_age_hours = 720
 # max_bytes = 1000000000000
 
 [http]
-# Where /health, /status, /metrics and a page for people are served, and POST /shutdown is taken.
+# The HTTP server: a dashboard, /health, /status, /metrics, and control requests such as POST /shutdown.
 # host = "127.0.0.1"
-# Unset: `tailrace run` listens on 9464, `capture` and `deliver` do not. 0: nobody does.
+# Unset: `tailrace run` listens on 9464; `capture` and `deliver` do not listen. 0: no HTTP at all.
 # port = 9464
-# What control calls must carry; needed on any host but loopback. Better as TAILRACE_HTTP_TOKEN than here.
+# Control requests must send this token. Required on any host except loopback. Prefer TAILRACE_HTTP_TOKEN to this key.
 # token = "secret"
 
 [query]
-# `tailrace query`: the tables of an iceberg sink over PostgreSQL's protocol, read-only.
-# Elsewhere than on loopback, users and TLS are needed.
+# `tailrace query` serves the tables of an iceberg sink over the PostgreSQL protocol, read-only.
+# On any host except loopback, users and TLS are required.
 # host = "127.0.0.1"
 # port = 5439
-# Names with their passwords, or better a SCRAM verifier as pg_authid keeps it; also as TAILRACE_QUERY_USERS_<NAME>.
-# Without any, whoever is on this machine may read.
+# User names with passwords or, better, SCRAM verifiers as in pg_authid. Also settable as TAILRACE_QUERY_USERS_<NAME>.
+# Without users, anyone on this machine can read.
 # users = { analyst = "SCRAM-SHA-256$4096:…" }
-# PEM files; the certificate's may hold the key, too.
+# PEM files. The certificate's file may contain the key.
 # tls_cert = "server.crt"
 # tls_key = "server.key"
 # max_connections = 64
-# Of all queries together. Unset: half of the machine's memory, and all of its processors.
+# Limits for all queries together. Unset: half of the machine's memory, and all of its processors.
 # memory_bytes = 8000000000
 # threads = 4
-# Where sorts and joins go that do not fit into memory, and how much of it they may take.
+# Where sorts and joins spill when they do not fit into memory, and how many bytes they may use there.
 # temp_directory = "/var/tmp"
 # temp_bytes = 10737418240
-# A session may set less, not more.
+# A session can set a shorter timeout, not a longer one.
 # statement_timeout_s = 300.0
 
-# Where changes go, as many as you like: each reads the log at its own pace.
+[spark]
+# Serve Spark's own pages about batches, jobs and tasks; `deliver` and `run` log their address.
+# ui = false
+
+# Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats (a stream), or package.module:Class of
-# your own: see docs/sinks.
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats (a stream), or package.module:Class for a
+# sink of your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
 # format = "jsonl"
 #
-# What it gets to see, which every sink can be told: everything in the log unless said otherwise.
+# Every sink accepts the following keys, which select and shape its changes. Without them it receives the whole log.
 # tables = ["public.*"]
 # exclude = ["public.audit_*"]
 # route = "{schema}.{table}"
-# Where it begins: snapshot (the tables as they are, then every change), earliest, latest, an LSN or a time. Unset: what
-# suits the type, for most of them snapshot.
+# Where the sink starts: snapshot (the current rows, then every change), earliest, latest, an LSN or a time. Unset:
+# the default of the type, which is snapshot for most.
 # start = "snapshot"
+# What Spark SQL makes of one table's changes is delivered instead of the table. The key `transform` names a Python
+# function, module:function, that does the same. `tailrace sink test NAME` shows the first rows. See docs/sql.md.
+# sql = "SELECT id, upper(status) AS status FROM orders WHERE total > 0"
+# How old rows may be that the statement looks up in other tables (`LEFT JOIN state.customers`).
+# state_refresh_s = 60
 # [sink.columns]
 # "public.customers" = "-password"
 # [sink.mask]
@@ -118,10 +128,10 @@ url = "file:///var/lib/tailrace"
 
 
 @click.command("init", short_help="Write a tailrace.toml that explains every setting.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.pass_obj
 def command(invocation: Invocation, force: bool) -> None:
-    """Write a tailrace.toml (or the file --config names) that explains every setting."""
+    """Write a tailrace.toml, or the file that --config names, that explains every setting."""
     path = invocation.config or DEFAULT_CONFIG
     _write(path, force)
     click.echo(f"wrote {path}: set source.url and store.url in it, then run `tailrace check`")
@@ -132,6 +142,6 @@ def _write(path: Path, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(TEMPLATE)
     except FileExistsError:
-        raise ConfigError(f"{path} is there already", "--force overwrites it") from None
+        raise ConfigError(f"{path} already exists", "--force overwrites it") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None

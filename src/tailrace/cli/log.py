@@ -1,4 +1,4 @@
-"""`tailrace log`: list, print, verify, compact and trim the log."""
+"""`tailrace log`: lists, prints, verifies, compacts and trims the log."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from typing import Any
 import click
 
 from tailrace.change import Position, Relation
-from tailrace.cli import Invocation, reporting
+from tailrace.cli import Invocation, output
 from tailrace.errors import ConfigError, CorruptError
+from tailrace.log.change_text import to_json, to_line
 from tailrace.log.compaction import OLDER_THAN, compact
-from tailrace.log.listing import LogObject, listed
+from tailrace.log.listing import LogObject, list_objects
 from tailrace.log.reader import LogReader
-from tailrace.log.rendering import iso, moment, to_json, to_line
-from tailrace.log.retention import Limits, retain
+from tailrace.log.retention import RetentionLimits, retain
 from tailrace.log.segment import Header
-from tailrace.log.verify import Tally, verify
+from tailrace.log.timestamp import format_timestamp, parse_timestamp
+from tailrace.log.verify import VerificationTotals, verify
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
-# Where there is no terminal: often enough to see that it lives.
+# Without a terminal, progress is printed this often.
 _PLAIN_SECONDS = 30.0
 
 
-class _Bound(click.ParamType[Position | datetime]):
+class _BoundParameter(click.ParamType[Position | datetime]):
     name = "LSN|POSITION|TIME"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position | datetime:
@@ -40,15 +41,15 @@ class _Bound(click.ParamType[Position | datetime]):
         if "/" in text:
             return Position.parse(text)
         try:
-            return moment(text)
+            return parse_timestamp(text)
         except ValueError:
             self.fail(f"{text!r} is neither an LSN (0/1A2B), a position (0/1A2B:3) nor an ISO time", param, ctx)
 
 
 def _with_store(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the store and the settings: from `--store`, else from the file and the environment."""
+    """Pass the store and the settings to a command. `--store` overrides the settings file and the environment."""
 
-    @click.option("--store", "url", metavar="URL", help="The log's store; [store] url where it is not given.")
+    @click.option("--store", "url", metavar="URL", help="Store of the log. Default: [store] url.")
     @click.pass_obj
     @functools.wraps(function)
     def wrapped(invocation: Invocation, /, url: str | None, **options: Any) -> None:
@@ -58,43 +59,43 @@ def _with_store(function: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@click.group("log", short_help="List, print, verify and compact the log.")
+@click.group("log", short_help="List, print, verify, compact and trim the log.")
 def command() -> None:
-    """List, print, verify and compact the log."""
+    """List, print, verify, compact and trim the log."""
 
 
-@command.command("ls")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@command.command("ls", short_help="List the objects of the log.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @_with_store
 def ls(store: Store, settings: Settings, as_json: bool) -> None:  # noqa: ARG001
-    """List the log's objects: a segment each, or several after compaction.
+    """List the objects of the log. An object holds one segment, or several after compaction.
 
-    Flags: merged, idle (no rows), open (ends inside a transaction), void (the one before it left open is void), gap
-    (changes before it were lost), damaged.
+    Flags: merged (several segments), idle (no rows), open (ends inside a transaction), void (the open transaction of
+    the previous segment is void), gap (changes before it were lost), damaged.
     """
     reader = LogReader(store)
     layout = "{:>11}  {:>10}  {:>9}  {:<20}  {:<20}  {:<20}  {:<20}  {}"
     names = ("SEGMENTS", "ROWS", "SIZE", "FIRST", "LAST", "FROM", "TO", "FLAGS")
     if not as_json:
         click.echo(layout.format(*names))
-    for o in listed(store):
-        told = _described(reader, o)
+    for o in list_objects(store):
+        row = _describe(reader, o)
         if as_json:
-            click.echo(json.dumps(told))
+            click.echo(json.dumps(row))
             continue
         ids = str(o.first) if o.first == o.last else f"{o.first}-{o.last}"
-        times = [(told[f"{end}_committed_at"] or "-")[:19] for end in ("first", "last")]
-        size, flags = reporting.size(told["bytes"]), " ".join(told["flags"])
-        rows = "-" if told["rows"] is None else f"{told['rows']:,}"
-        click.echo(layout.format(ids, rows, size, told["first"] or "-", told["last"] or "-", *times, flags).rstrip())
+        times = [(row[f"{end}_committed_at"] or "-")[:19] for end in ("first", "last")]
+        size, flags = output.size(row["bytes"]), " ".join(row["flags"])
+        rows = "-" if row["rows"] is None else f"{row['rows']:,}"
+        click.echo(layout.format(ids, rows, size, row["first"] or "-", row["last"] or "-", *times, flags).rstrip())
 
 
-def _described(reader: LogReader, o: LogObject) -> dict[str, Any]:
+def _describe(reader: LogReader, o: LogObject) -> dict[str, Any]:
     flags = ["merged"] if "-" in o.key else []
     headers: list[Header] = []
     try:
-        found = [reader.get(id).metadata() for id in range(o.first, o.last + 1)]
-        headers = [header for header in found if header is not None]
+        metadata = [reader.get(id).metadata() for id in range(o.first, o.last + 1)]
+        headers = [header for header in metadata if header is not None]
     except CorruptError:
         flags.append("damaged")
     rows = sum(h.rows for h in headers)
@@ -122,15 +123,21 @@ def _described(reader: LogReader, o: LogObject) -> dict[str, Any]:
 
 
 def _time(micros: int) -> str:
-    return iso(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
+    return format_timestamp(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
 
 
-@command.command("cat")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--from", "start", type=_Bound(), help="Changes at or after this.")
-@click.option("--to", "end", type=_Bound(), help="Changes before this.")
-@click.option("--table", "patterns", multiple=True, metavar="SCHEMA.TABLE", help="Only these tables; * and ? are wild.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what arrives.")
+@command.command("cat", short_help="Print changes in commit order.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--from", "start", type=_BoundParameter(), help="Print changes at or after this.")
+@click.option("--to", "end", type=_BoundParameter(), help="Print changes before this.")
+@click.option(
+    "--table",
+    "patterns",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    help="Print only these tables; * and ? are wildcards. May be repeated.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for new changes and print them.")
 @_with_store
 def cat(
     store: Store,
@@ -141,9 +148,9 @@ def cat(
     patterns: tuple[str, ...],
     follow: bool,
 ) -> None:
-    """Print changes in commit order, one a line.
+    """Print changes in commit order, one per line.
 
-    A time without a zone is UTC, and means the time of the commit.
+    Times refer to the commit. A time without a zone is UTC.
     """
     wanted = [TablePattern.parse(text) for text in patterns]
 
@@ -163,55 +170,55 @@ def cat(
             sys.stdout.write(render(change) + "\n")
             if follow:
                 sys.stdout.flush()
-        # A pipe that the reader closed shows here at the latest.
+        # Flush here, so that a closed pipe is noticed inside the try block.
         sys.stdout.flush()
     except KeyboardInterrupt:
         if not follow:
             raise
     except BrokenPipeError:
-        # Nobody reads on. Not by way of Python's end: threads of libraries, in the middle of something, complain then.
+        # The reader closed the pipe. Skip Python's shutdown, in which busy threads of libraries would print errors.
         os._exit(0)
 
 
-@command.command("verify")
+@command.command("verify", short_help="Verify checksums, the hash chain and the order of changes.")
 @_with_store
 def verify_(store: Store, settings: Settings) -> None:  # noqa: ARG001
-    """Check every checksum, digest and link, the ids, and the order of all changes.
+    """Verify every checksum, digest and link of the hash chain, the segment ids, and the order of all changes.
 
-    Exits with 1 when something is wrong.
+    Prints the findings and exits with 1 if there are any.
     """
-    tally, found = Tally(), 0
+    tally, findings = VerificationTotals(), 0
     with _progress() as update:
-        for finding in verify(store, tally, lambda t: update(_counted(t))):
-            found += 1
+        for finding in verify(store, tally, lambda t: update(_summary(t))):
+            findings += 1
             click.echo(str(finding))
     gaps = f", {tally.accepted_gaps} accepted gaps" if tally.accepted_gaps else ""
     gaps += f", {tally.left_out:,} changes of Tailrace's own tables left out" if tally.left_out else ""
-    click.echo(f"{_counted(tally)}{gaps}; the chain ends with {tally.link}")
-    click.echo(f"{found} findings" if found else "nothing is wrong")
-    if found:
+    click.echo(f"{_summary(tally)}{gaps}; the hash chain ends with {tally.link}")
+    click.echo(f"{findings} findings" if findings else "no findings")
+    if findings:
         raise SystemExit(1)
 
 
-def _counted(tally: Tally) -> str:
-    objects = f"{tally.objects:,} of {tally.objects_in_all:,} objects"
-    return f"{objects}, {tally.segments:,} segments, {tally.rows:,} rows, {reporting.size(tally.bytes)}"
+def _summary(tally: VerificationTotals) -> str:
+    objects = f"{tally.objects:,} of {tally.objects_total:,} objects"
+    return f"{objects}, {tally.segments:,} segments, {tally.rows:,} rows, {output.size(tally.bytes)}"
 
 
-@command.command("compact")
+@command.command("compact", short_help="Merge small segments into larger objects.")
 @click.option(
     "--older-than",
     type=click.FloatRange(min=0),
     default=OLDER_THAN / timedelta(minutes=1),
     show_default=True,
     metavar="MINUTES",
-    help="Leave younger segments alone.",
+    help="Merge only segments that are older than this.",
 )
 @_with_store
 def compact_(store: Store, settings: Settings, older_than: float) -> None:  # noqa: ARG001
-    """Merge small segments into larger objects; readers do not notice.
+    """Merge small segments into larger objects.
 
-    The newest segment is never touched, and capture may run meanwhile.
+    Readers and capture can run at the same time. The newest segment is never merged.
     """
     with _progress() as update:
         result = compact(
@@ -219,48 +226,54 @@ def compact_(store: Store, settings: Settings, older_than: float) -> None:  # no
             older_than=timedelta(minutes=older_than),
             progress=lambda r: update(f"{r.merged:,} objects merged into {r.written:,}"),
         )
-    left = f", {result.left_over:,} left over from an interrupted run deleted" if result.left_over else ""
+    left = f", deleted {result.leftovers:,} objects left by an interrupted run" if result.leftovers else ""
     click.echo(f"{result.merged:,} objects merged into {result.written:,}{left}")
 
 
-@command.command("retain")
-@click.option("--max-age-hours", type=click.FloatRange(min=0), help="Else [retention] max_age_hours.")
-@click.option("--max-bytes", type=click.IntRange(min=0), help="Else [retention] max_bytes.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--force", is_flag=True, help="Also what sinks have not delivered yet: they will miss it.")
+@command.command("retain", short_help="Remove the oldest part of the log.")
+@click.option("--max-age-hours", type=click.FloatRange(min=0), help="Default: [retention] max_age_hours.")
+@click.option("--max-bytes", type=click.IntRange(min=0), help="Default: [retention] max_bytes.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@click.option(
+    "--force", is_flag=True, help="Also remove changes that sinks have not delivered yet: they will miss them."
+)
 @_with_store
 def retain_(
     store: Store, settings: Settings, max_age_hours: float | None, max_bytes: int | None, dry_run: bool, force: bool
 ) -> None:
-    """Remove the oldest part of the log: never what a sink, or a bootstrap from a snapshot, still needs."""
+    """Remove the oldest part of the log, beyond the given limits.
+
+    Changes that a sink still has to deliver are retained, unless --force is given. Changes that are needed to start
+    from a snapshot are always retained.
+    """
     hours = max_age_hours if max_age_hours is not None else settings.retention.max_age_hours
     limit = max_bytes if max_bytes is not None else settings.retention.max_bytes
     if hours is None and limit is None:
-        raise ConfigError("no limit is given, so everything is kept", "set [retention] max_age_hours or max_bytes")
-    limits = Limits(timedelta(hours=hours) if hours is not None else None, limit)
+        raise ConfigError("no limit is given, so everything is retained", "set [retention] max_age_hours or max_bytes")
+    limits = RetentionLimits(timedelta(hours=hours) if hours is not None else None, limit)
     with _progress() as update:
         plan = retain(store, limits, force=force, dry_run=dry_run, progress=lambda o: update(f"removed {o.key}"))
     done = "would be removed" if dry_run else "removed"
-    size = reporting.size(sum(o.info.size for o in plan.remove))
+    size = output.size(sum(o.info.size for o in plan.remove))
     ids = f": segments {plan.remove[0].first} to {plan.remove[-1].last}" if plan.remove else ""
     click.echo(f"{len(plan.remove):,} objects ({size}) {done}{ids}")
-    if plan.kept_for:
-        click.echo(f"more is kept for {plan.kept_for}")
+    if plan.retained_for:
+        click.echo(f"more is retained for {plan.retained_for}")
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """A live line on a terminal; elsewhere a line now and then."""
+    """Show progress until the context exits: a live line on a terminal, else a line on stderr every 30 seconds."""
     if sys.stderr.isatty():
-        with reporting.status_line() as update:
+        with output.live_line() as update:
             yield update
         return
-    said_at = time.monotonic()
+    printed_at = time.monotonic()
 
-    def say(text: str) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= _PLAIN_SECONDS:
-            said_at = time.monotonic()
+    def update_line(text: str) -> None:
+        nonlocal printed_at
+        if time.monotonic() - printed_at >= _PLAIN_SECONDS:
+            printed_at = time.monotonic()
             click.echo(text, err=True)
 
-    yield say
+    yield update_line

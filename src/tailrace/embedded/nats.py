@@ -1,4 +1,4 @@
-"""A real NATS server with JetStream from a wheel, on a free port of 127.0.0.1: for the demo, tests and benchmarks."""
+"""A real NATS server with JetStream from a wheel, on a free port of 127.0.0.1, for demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from tailrace.embedded.process import Process, Server, free_port, program, wait_until
+from tailrace.embedded.process import EmbeddedServer, Process, free_port, program, wait_until
 from tailrace.errors import TailraceError
 
 
-class NatsServer(Server):
-    """One server; its data goes when it is closed, or when our process ends."""
+class NatsServer(EmbeddedServer):
+    """One server. Its data is removed when it is closed, or when this process ends."""
 
     def __init__(self, **configuration: Any) -> None:
-        """`configuration`: more of the server's own, as its file has it: `authorization`, `tls`, `max_payload`."""
+        """`configuration` adds to the server's configuration file: `authorization`, `tls`, `max_payload`."""
         self._program = program("nats-server", "NATS server")
         self._directory = Path(tempfile.mkdtemp(prefix="tailrace-nats-"))
         self._configuration = configuration
@@ -31,11 +31,13 @@ class NatsServer(Server):
         return f"nats://127.0.0.1:{self.port}"
 
     def start(self, timeout_s: float = 30) -> Self:
-        """Again after `kill9` too, on the same port and with the same data."""
+        """Start the server. After `kill9` it starts again on the same port with the same data."""
         log = self._directory / "server.log"
         for _ in range(5):
             self.port = self.port or free_port()
-            self._process = process = Process([str(self._program), "-c", str(self._file())], log, signal.SIGKILL)
+            self._process = process = Process(
+                [str(self._program), "-c", str(self._write_configuration())], log, signal.SIGKILL
+            )
             atexit.register(self.close)
             wait_until(lambda p=process: not p.is_running or self._answers(), timeout_s)  # type: ignore[misc]
             if process.is_running:
@@ -59,8 +61,8 @@ class NatsServer(Server):
         self.kill9()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _file(self) -> Path:
-        """JSON is among what the server takes for a configuration."""
+    def _write_configuration(self) -> Path:
+        """Write the configuration file. The server accepts JSON."""
         file = self._directory / "server.conf"
         file.touch(mode=0o600)
         server = {

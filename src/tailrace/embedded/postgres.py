@@ -1,4 +1,4 @@
-"""A real PostgreSQL from a wheel, on a free port of 127.0.0.1: for the demo, the tests and the benchmarks."""
+"""A real PostgreSQL from a wheel, on a free port of 127.0.0.1, for demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import psycopg
 from psycopg import sql
 
 from tailrace.embedded.installation import check_can_enter, installation, unprivileged
-from tailrace.embedded.process import Process, Server, free_port, wait_until
+from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
 from tailrace.errors import ConfigError, SourceError
 
 _MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
-class Postgres(Server):
-    """One server. `start` makes the cluster if there is none; `close` stops it and removes a temporary one.
+class Postgres(EmbeddedServer):
+    """One server. `start` creates the database cluster if there is none; `close` stops it and removes a temporary one.
 
-    Leaving the context closes it; so does the end of the process, however that comes.
+    Leaving the context closes the server. So does the end of the process, even by SIGKILL.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Postgres(Server):
 
     @property
     def log(self) -> Path:
-        """What the server itself has to say."""
+        """The server's log file."""
         return self.directory / "server.log"
 
     @property
@@ -84,11 +84,11 @@ class Postgres(Server):
         return self.url_of("postgres")
 
     def url_of(self, database: str, user: str = "postgres") -> str:
-        """Without a password: where the server asks for one, give it apart."""
+        """The database's URL without a password; if the server requires one, pass it separately."""
         return f"postgresql://{quote(user, safe='')}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def bin(self, name: str) -> Path:
-        """One of the programs that come with the server: `pg_recvlogical`, `pgbench`, …"""
+        """The path of a program that comes with the server: `pg_recvlogical`, `pgbench`, …"""
         return self._install / "bin" / name
 
     def start(self, timeout_s: float = 60) -> Self:
@@ -97,7 +97,7 @@ class Postgres(Server):
             self._initdb()
         for _ in range(5):
             self._write_conf()
-            said = self.log.stat().st_size if self.log.exists() else 0
+            log_size = self.log.stat().st_size if self.log.exists() else 0
             command = [str(self.bin("postgres")), "-D", str(self.data)]
             self._process = process = Process(command, self.log, signal.SIGQUIT, unprivileged())
             wait_until(lambda p=process: not p.is_running or self._is_ready(p), timeout_s)  # type: ignore[misc]
@@ -105,7 +105,7 @@ class Postgres(Server):
                 atexit.register(self.close)
                 return self
             self.stop("immediate")
-            words = self.log.read_bytes()[said:].decode(errors="replace")
+            words = self.log.read_bytes()[log_size:].decode(errors="replace")
             if not (is_new and "Address already in use" in words):
                 break
             self.port = free_port()
@@ -125,7 +125,7 @@ class Postgres(Server):
         self.start()
 
     def kill9(self) -> None:
-        """SIGKILL to the postmaster and its children; `start` then goes through crash recovery."""
+        """Send SIGKILL to the postmaster and its children; the next `start` goes through crash recovery."""
         process, self._process = self._process, None
         if process is not None:
             process.kill_tree()
@@ -137,12 +137,12 @@ class Postgres(Server):
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
-        """As the superuser, committing by itself unless told otherwise."""
+        """Connect as the superuser, in autocommit mode unless `options` say otherwise."""
         options = {"autocommit": True, "password": self._password} | options
         return psycopg.connect(self.url_of(database), **options)
 
     def conf(self, **settings: str | int | bool) -> None:
-        """Set parameters; those that PostgreSQL takes over without a restart are in force on return."""
+        """Set parameters. Those that need no restart are in effect on return."""
         self._settings |= settings
         self._write_conf()
         if self._process is None:
@@ -153,7 +153,7 @@ class Postgres(Server):
             raise SourceError("the embedded PostgreSQL did not reload its configuration", f"see {self.log}")
 
     def create_database(self, name: str, encoding: str | None = None) -> str:
-        """Its URL."""
+        """Create a database and return its URL."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'").format(
             sql.Identifier(name), sql.Literal(encoding or self._encoding)
         )
@@ -191,19 +191,21 @@ class Postgres(Server):
                 os.chown(password_file, *owner)
             command.append(f"--pwfile={password_file}")
         try:
-            made = subprocess.run(
+            completed = subprocess.run(
                 command,
                 cwd="/",
                 user=user,
                 group=group,
                 extra_groups=[] if owner else None,
                 capture_output=True,
-                start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+                start_new_session=True,  # this process handles Ctrl-C in the terminal
             )
         finally:
             password_file.unlink(missing_ok=True)
-        if made.returncode:
-            raise SourceError("initdb of the embedded PostgreSQL failed", made.stderr.decode(errors="replace").strip())
+        if completed.returncode:
+            raise SourceError(
+                "initdb of the embedded PostgreSQL failed", completed.stderr.decode(errors="replace").strip()
+            )
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write("\ninclude 'tailrace.conf'\n")
 
@@ -220,7 +222,7 @@ class Postgres(Server):
         draft.replace(conf)
 
     def _is_ready(self, process: Process) -> bool:
-        """The same sign that pg_ctl waits for: the last line of postmaster.pid."""
+        """Check the last line of postmaster.pid, as pg_ctl does."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A server that runs beside us and never outlives us: its process, its end, its ports."""
+"""Processes of embedded servers, which never outlive this process, and the ports they listen on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Self
 
 from tailrace.errors import ConfigError
 
-# Below every system's range of ephemeral ports: a port chosen there could be taken by somebody's outgoing
-# connection while a server restarts.
+# Below every system's range of ephemeral ports: an outgoing connection could take a port in that range while a server
+# restarts.
 _PORTS = range(15_000, 32_000)
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now. Another process may still take it first."""
+    """A TCP port on 127.0.0.1 that no process listens on now. Another process may still take it first."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 (spread, not secrecy)
         with socket.socket() as probe:
@@ -38,7 +38,10 @@ def free_port() -> int:
 
 
 def program(name: str, what: str) -> Path:
-    """Of a wheel that holds nothing but a script: beside the interpreter, or where this scheme puts scripts."""
+    """The path of a program from a wheel that holds only a script.
+
+    It is beside the interpreter, or in the directory for scripts of this installation scheme.
+    """
     for directory in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (directory / name).exists():
             return directory / name
@@ -46,6 +49,7 @@ def program(name: str, what: str) -> Path:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether the condition became true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -54,8 +58,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-class Server(ABC):
-    """Runs while its context lasts."""
+class EmbeddedServer(ABC):
+    """A server that runs while its context lasts."""
 
     @abstractmethod
     def start(self) -> Self: ...
@@ -73,17 +77,18 @@ class Server(ABC):
 
 
 class Process:
-    """A child in its own session, so that Ctrl-C in the terminal is ours to handle, held by a leash.
+    """A child process in its own session, so that this process handles Ctrl-C in the terminal, with a watchdog.
 
-    The leash is a shell reading a pipe whose other end only we hold. However we end, also by kill -9, the
-    pipe closes and the shell ends the child. (PR_SET_PDEATHSIG would be Linux only, and is tied to a thread.)
+    The watchdog is a shell that reads a pipe whose other end only this process holds. However this process ends, even
+    by kill -9, the pipe closes and the shell sends `watchdog_signal` to the child. (PR_SET_PDEATHSIG is Linux only, and
+    tied to a thread.)
     """
 
     def __init__(
         self,
         command: Sequence[str],
         log: Path,
-        leash_signal: signal.Signals,
+        watchdog_signal: signal.Signals,
         uid_gid: tuple[int, int] | None = None,
     ) -> None:
         user, group = uid_gid or (None, None)
@@ -100,8 +105,8 @@ class Process:
                 group=group,
                 extra_groups=extra_groups,
             )
-        self._leash = subprocess.Popen(
-            ["/bin/sh", "-c", f"read _; kill -{leash_signal.name[3:]} {self.pid}"],
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", f"read _; kill -{watchdog_signal.name[3:]} {self.pid}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -121,43 +126,43 @@ class Process:
         self._child.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended in time."""
+        """Whether the process ended in time."""
         try:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        # Before its pid can be reused: the leash must not fire at a stranger.
-        self._leash.kill()
-        self._leash.wait()
-        if self._leash.stdin:
-            self._leash.stdin.close()
+        # At once, before the pid is reused: the watchdog must not signal an unrelated process.
+        self._watchdog.kill()
+        self._watchdog.wait()
+        if self._watchdog.stdin:
+            self._watchdog.stdin.close()
         return True
 
     def kill_tree(self) -> None:
-        """SIGKILL to the process and all that descend from it, as a power cut would: nobody gets to tidy up."""
-        victims = [self.pid]
-        for pid in victims:
+        """Send SIGKILL to the process and all its descendants, as in a power cut: none of them can clean up."""
+        pids = [self.pid]
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
-            victims += _children(pid)
-        for pid in reversed(victims):
+                os.kill(pid, signal.SIGSTOP)  # so that it starts no more children
+            pids += _children(pid)
+        for pid in reversed(pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.wait(30)
-        wait_until(lambda: not any(map(_is_alive, victims[1:])), 30)
+        wait_until(lambda: not any(map(_is_alive, pids[1:])), 30)
 
 
 def _children(parent: int) -> list[int]:
     if Path("/proc/self/stat").exists():
-        everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        return [pid for pid in everybody if _linux_parent(pid) == parent]
+        all_pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in all_pids if _linux_parent(pid) == parent]
     listing = subprocess.run(["ps", "-A", "-o", "ppid=", "-o", "pid="], capture_output=True, check=True).stdout
     pairs = (line.split() for line in listing.decode().splitlines())
-    return [int(pid) for above, pid in pairs if int(above) == parent]
+    return [int(pid) for ppid, pid in pairs if int(ppid) == parent]
 
 
 def _linux_parent(pid: int) -> int | None:
-    """The parent of a live process; None for a zombie or one that is gone."""
+    """The parent of a live process; None for a zombie or a process that does not exist."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A real S3 server (SeaweedFS) from a wheel, on free ports of 127.0.0.1: for the tests and the benchmarks."""
+"""A real S3 server (SeaweedFS) from a wheel, on free ports of 127.0.0.1, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from tailrace.embedded.process import Process, Server, free_port, program, wait_until
+from tailrace.embedded.process import EmbeddedServer, Process, free_port, program, wait_until
 from tailrace.errors import StoreError
 
 
-class S3Server(Server):
-    """One server with one bucket; its data goes when it is closed, or when our process ends."""
+class S3Server(EmbeddedServer):
+    """One server with one bucket. Its data is removed when it is closed, or when this process ends."""
 
     def __init__(self, bucket: str = "tailrace") -> None:
         self.bucket = bucket
@@ -46,7 +46,7 @@ class S3Server(Server):
 
     @property
     def options(self) -> dict[str, str]:
-        """What a store needs beside the URL, in obstore's words."""
+        """The options that a store needs beside the URL, as obstore names them."""
         return {
             "endpoint": self.endpoint,
             "access_key_id": "tailrace",
@@ -60,7 +60,7 @@ class S3Server(Server):
             self._process = process = Process(self._command(), log, signal.SIGKILL)
             atexit.register(self.close)
             wait_until(lambda p=process: not p.is_running or self._answers(), timeout_s)  # type: ignore[misc]
-            if process.is_running and self._makes_bucket(timeout_s):
+            if process.is_running and self._create_bucket(timeout_s):
                 return self
             self.stop()
             if b"address already in use" not in log.read_bytes():
@@ -70,7 +70,7 @@ class S3Server(Server):
         raise StoreError("the embedded S3 server did not start", words)
 
     def stop(self) -> None:
-        """By SIGKILL: asked politely, it takes 15 seconds, and its data is not to be kept."""
+        """Stop the server by SIGKILL: on SIGTERM it takes 15 seconds, and its data need not be retained."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -78,7 +78,7 @@ class S3Server(Server):
             process.send(signal.SIGKILL)
         process.wait(30)
         for port in self._ports.values():
-            for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 (where it puts them)
+            for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 (where the server puts them)
                 socket.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class S3Server(Server):
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(self.endpoint, timeout=5).close()  # noqa: S310 (our own http address)
+            urllib.request.urlopen(self.endpoint, timeout=5).close()  # noqa: S310 (our own HTTP address)
         except urllib.error.HTTPError as refusal:
             refusal.close()
             return True
@@ -124,8 +124,8 @@ class S3Server(Server):
             return False
         return True
 
-    def _makes_bucket(self, timeout_s: float) -> bool:
-        """The first object makes the bucket; once it is written, all four servers have found each other."""
+    def _create_bucket(self, timeout_s: float) -> bool:
+        """Create the bucket by writing an object. Once it is written, all four servers have found each other."""
         store = S3Store.from_url(
             self.url_of(".ready"),
             config=self.options,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The demo's shop: customers, orders, order items, and customers who order, pay, cancel and leave."""
+"""The demo's shop: its tables, and simulated customers who order, pay, cancel and leave."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ _PRODUCTS = {"kettle": 39, "teapot": 28, "cup": 7, "tea, 100 g": 12, "strainer":
 
 
 class Shop:
-    """Opens with its tables; while its context lasts, customers come in at about `per_second` transactions."""
+    """Creates the tables; while the context lasts, customers make about `per_second` transactions per second."""
 
     def __init__(self, server: Postgres, *, per_second: float = 150.0, seed: int = 1) -> None:
         self._server = server
         self._pause = 1 / per_second
-        self._rng = random.Random(seed)  # noqa: S311 (a shop, not a secret)
+        self._rng = random.Random(seed)  # noqa: S311 (a simulation, not a secret)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
         self._error: BaseException | None = None
@@ -122,7 +122,7 @@ class Shop:
 
     def _advance(self, connection: psycopg.Connection[Any]) -> None:
         with connection.transaction():
-            # For the audit trail: who did it.
+            # The context for the audit trail: who made the change.
             who = json.dumps({"user": self._rng.choice(_FIRST), "request": f"r-{self._rng.randrange(10**6)}"})
             connection.execute("SELECT pg_logical_emit_message(true, '_bemi', %s)", (who,))
             connection.execute(

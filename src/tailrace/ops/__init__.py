@@ -1,1 +1,1 @@
-"""Operating Tailrace: what everything tells of itself, over HTTP and to Prometheus; and what keeps it running."""
+"""Operation: status and metrics of every component, the HTTP server that exposes them, and the process supervisor."""

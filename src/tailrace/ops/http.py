@@ -1,18 +1,17 @@
-"""What is served over HTTP: health, status, metrics, a page for people; and control, for whoever may.
+"""The HTTP server: health, status, metrics, a dashboard, and control requests from authorized clients.
 
-GET  /                      the page
-GET  /health                200 {"status": "ok"}, or 503 with what is wrong
-GET  /status                everything, as JSON
+GET  /                      the dashboard
+GET  /health                200 {"status": "ok"}, or 503 with the faults
+GET  /status                the status of every component, as JSON
 GET  /metrics               the same for Prometheus
-POST /shutdown              a clean stop
-POST /sinks/{name}/pause    until it is resumed, also over restarts
-POST /sinks/{name}/resume
+POST /shutdown              stop cleanly
+POST /sinks/{name}/pause    pause a sink until it is resumed, also over restarts
+POST /sinks/{name}/resume   resume a sink
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -32,92 +31,94 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.ops import metrics
+from tailrace.ops import prometheus
 from tailrace.ops.status import Overview
-from tailrace.settings import Http, Secret
+from tailrace.settings import HttpSettings, Secret
+from tailrace.settings.address import is_loopback
 
 _log = logging.getLogger("tailrace.http")
 
 DEFAULT_PORT: Final = 9464
 
-# Requests under way when it stops; nobody's clean stop waits for a browser.
+# How long a stop waits for open requests. A browser must not delay a clean stop.
 _GRACE_SECONDS = 2
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # The page needs its own style and script, and asks nobody but us.
+    # The dashboard uses inline style and script, and connects only to this server.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is told about, and what may be done to it."""
+class Service:
+    """What the HTTP server exposes: the status of the components, and the control requests they accept."""
 
     overview: Callable[[], Overview]
-    """All, also what has to be asked for elsewhere."""
-    condition: Callable[[], Overview]
-    """Only what is known at once: health must not wait for a source that is away."""
+    """Returns the full status, including source and log, which may take seconds to read."""
+    local_overview: Callable[[], Overview]
+    """Returns only what this process knows. `/health` uses it, so as not to wait for an unreachable source."""
     shutdown: Callable[[], None]
     sinks: Collection[str] = ()
+    """The names of the sinks that can be paused and resumed."""
     pause: Callable[[str], None] | None = None
     resume: Callable[[str], None] | None = None
 
 
-def routes(subject: Subject) -> list[Route]:
+def routes(service: Service) -> list[Route]:
     page = files("tailrace.ops").joinpath("page.html").read_text(encoding="utf-8")
 
     async def index(request: Request) -> Response:  # noqa: ARG001
         return HTMLResponse(page, headers=HEADERS)
 
     async def health(request: Request) -> Response:  # noqa: ARG001
-        faults = (await run_in_threadpool(subject.condition)).faults
+        faults = (await run_in_threadpool(service.local_overview)).faults
         if faults:
             return JSONResponse({"status": "wrong", "faults": faults}, 503, HEADERS)
         return JSONResponse({"status": "ok"}, headers=HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse((await run_in_threadpool(subject.overview)).to_json(), headers=HEADERS)
+        return JSONResponse((await run_in_threadpool(service.overview)).to_json(), headers=HEADERS)
 
-    async def prometheus(request: Request) -> Response:  # noqa: ARG001
-        text = metrics.text(await run_in_threadpool(subject.overview))
-        return PlainTextResponse(text, headers=HEADERS, media_type=metrics.CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:  # noqa: ARG001
+        text = prometheus.render(await run_in_threadpool(service.overview))
+        return PlainTextResponse(text, headers=HEADERS, media_type=prometheus.CONTENT_TYPE)
 
     async def control(request: Request) -> Response:
         name, verb = request.path_params["name"], request.path_params["verb"]
-        act = {"pause": subject.pause, "resume": subject.resume}.get(verb)
-        if act is None or name not in subject.sinks:
-            return JSONResponse({"error": f"there is no sink {name} to {verb} here"}, 404, HEADERS)
+        act = {"pause": service.pause, "resume": service.resume}.get(verb)
+        if act is None or name not in service.sinks:
+            return JSONResponse({"error": f"cannot {verb} sink {name}: no such sink or action here"}, 404, HEADERS)
         try:
             await run_in_threadpool(act, name)
         except TailraceError as error:
             return JSONResponse({"error": str(error), "hint": error.hint}, 503, HEADERS)
-        _log.info("asked over HTTP to %s sink %s", verb, name)
+        _log.info("received an HTTP request to %s sink %s", verb, name)
         return JSONResponse({"status": f"{verb}d"}, headers=HEADERS)
 
     return [
         Route("/", index),
         Route("/health", health),
         Route("/status", status),
-        Route("/metrics", prometheus),
-        shutdown(subject),
+        Route("/metrics", metrics),
+        shutdown_route(service),
         Route("/sinks/{name}/{verb:str}", control, methods=["POST"]),
     ]
 
 
-def shutdown(subject: Subject) -> Route:
-    async def answer(request: Request) -> Response:  # noqa: ARG001
-        _log.info("asked over HTTP to shut down")
-        # It waits for sinks and capture, longer than whoever asked; and this server is part of what ends.
-        threading.Thread(target=subject.shutdown, name="shutdown", daemon=True).start()
+def shutdown_route(service: Service) -> Route:
+    async def shutdown(request: Request) -> Response:  # noqa: ARG001
+        _log.info("received an HTTP request to shut down")
+        # In a thread: shutting down waits for sinks and capture, longer than a client would, and stops this server too.
+        threading.Thread(target=service.shutdown, name="shutdown", daemon=True).start()
         return JSONResponse({"status": "stopping"}, 202, HEADERS)
 
-    return Route("/shutdown", answer, methods=["POST"])
+    return Route("/shutdown", shutdown, methods=["POST"])
 
 
-class _Guarded:
-    """Refuses before anything else looks at the request."""
+class _AccessControl:
+    """Middleware that rejects unauthorized requests before the application sees them."""
 
     def __init__(self, app: ASGIApp, token: Secret | None, *, on_loopback: bool, trusts_local: bool) -> None:
         self._app = app
@@ -131,36 +132,36 @@ class _Guarded:
             peer = request.client.host if request.client is not None else ""
             is_local = is_loopback(peer) and is_loopback(_host_of(f"//{request.headers.get('host', '')}"))
             token = None if self._trusts_local and is_local else self._token
-            refused = refusal(request.method, request.headers, token, on_loopback=self._on_loopback)
-            if refused is not None:
-                code, reason = refused
+            rejected = rejection(request.method, request.headers, token, on_loopback=self._on_loopback)
+            if rejected is not None:
+                code, reason = rejected
                 extra = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
                 await JSONResponse({"error": reason}, code, HEADERS | extra)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def refusal(
+def rejection(
     method: str, headers: Mapping[str, str], token: Secret | None, *, on_loopback: bool
 ) -> tuple[int, str] | None:
-    """Why a request is not served, if it is not. Header names are in lower case.
+    """Return the HTTP status and the reason if a request is to be rejected, else None. Header names are in lower case.
 
-    Being on this machine is no proof of good will: a page from anywhere, open in a browser here, can send requests to
-    loopback, and by a name of its own that leads to 127.0.0.1 even read the answers.
+    A request from this machine is not trustworthy by itself: any web page open in a local browser can send requests to
+    loopback. With a DNS name that resolves to 127.0.0.1 it can even read the responses.
     """
     host = headers.get("host", "")
     if on_loopback and not is_loopback(_host_of(f"//{host}")):
-        return 403, f"this server is for loopback, not for {host or 'a request without Host'}"
+        return 403, f"this server accepts only loopback names in the Host header, not {host or 'a request without one'}"
     if method in ("GET", "HEAD"):
         return None
     origin = headers.get("origin")
-    is_foreign = origin is not None and origin.partition("://")[2] != host
-    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return 403, "requests from pages of another origin are not taken"
+    is_cross_origin = origin is not None and origin.partition("://")[2] != host
+    if is_cross_origin or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403, "cross-origin requests are not allowed"
     if token is not None:
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), token.reveal().encode()):
-            return 401, "control calls need the header Authorization: Bearer <token>"
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(credentials.strip().encode(), token.reveal().encode()):
+            return 401, "control requests need the header Authorization: Bearer <token>"
     return None
 
 
@@ -171,25 +172,21 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-class Server:
-    """Serves in a thread while its context lasts."""
+class HttpServer:
+    """Serves in a thread until the context exits."""
 
     def __init__(
-        self, settings: Http, routes: Sequence[Route], port: int | None = None, *, trusts_local: bool = False
+        self, settings: HttpSettings, routes: Sequence[Route], port: int | None = None, *, trusts_local: bool = False
     ) -> None:
-        """Takes the port at once, so that whoever cannot have it learns so before anything starts. Unset: the one of
-        the settings, or any. `trusts_local`: who is on this machine, and calls it so, needs no token."""
+        """Bind the port at once, so that a port that is in use is reported before anything starts.
+
+        `port` overrides the port in the settings; without either, any free port is used. With `trusts_local`, requests
+        from this machine that use a loopback name need no token.
+        """
         self._socket = listen(settings.host, port if port is not None else settings.port or 0, settings)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        app = _Guarded(
+        app = _AccessControl(
             Starlette(routes=routes), settings.token or None, on_loopback=is_loopback(host), trusts_local=trusts_local
         )
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
@@ -211,17 +208,17 @@ class Server:
         self._socket.close()
 
 
-def listen(host: str, port: int, settings: Http) -> socket.socket:
+def listen(host: str, port: int, settings: HttpSettings) -> socket.socket:
     if not is_loopback(host) and not settings.token:
         raise ConfigError(
-            f"http.host is {host}: whoever reaches it could shut Tailrace down",
-            "set a token (TAILRACE_HTTP_TOKEN) that control calls must carry, or host = 127.0.0.1",
+            f"http.host is {host}: anyone who can reach it could shut Tailrace down",
+            "set a token for control requests (TAILRACE_HTTP_TOKEN), or host = 127.0.0.1",
         )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"http.host is {host}: {error.strerror}", "name an address of this machine") from None
+        raise ConfigError(f"http.host is {host}: {error.strerror}", "use an address of this machine") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -229,7 +226,7 @@ def listen(host: str, port: int, settings: Http) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"{host}:{port} cannot be listened on: {error.strerror}",
-            "set another [http] port (or TAILRACE_HTTP_PORT), or 0 for none",
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            "set another [http] port (or TAILRACE_HTTP_PORT), or 0 to disable HTTP",
         ) from None
     return listener

@@ -1,4 +1,4 @@
-"""How everything is: source, capture, log and sinks, as values; and what of it is wrong. No I/O."""
+"""Status values of the source, capture, the log and the sinks, and the faults among them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from tailrace.change import Lsn, Position
 
 if TYPE_CHECKING:
-    # Capture tells its status too, and stays light: sinks know the decoder, and that a compiler.
-    from tailrace.sinks.status import SinkStatus
-    from tailrace.source.bootstrap import Bootstrap
-    from tailrace.source.capture import Capture
+    # Capture imports this module and must stay light: delivery loads the decoder, which loads a compiler.
+    from tailrace.capture.bootstrap import Bootstrap
+    from tailrace.capture.capture import Capture
+    from tailrace.delivery.status import SinkStatus
 
-Condition = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
-SINK_CONDITIONS: Final = ("starting", "loading", "running", "paused", "retrying", "failed", "stopped")
+CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
+SINK_STATES: Final = ("starting", "loading", "running", "paused", "retrying", "failed", "stopped")
 
-_NOWHERE: Final = Lsn(0)
-WRONG: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
-"""Of capture's conditions and the sinks': those that somebody may want to know of. A pause is somebody's will."""
+_LSN_ZERO: Final = Lsn(0)
+UNHEALTHY_STATES: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
+"""States of capture and of sinks that count as faults. A paused sink is not one: somebody paused it."""
 
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """The replication slot, as the source shows it."""
+    """The replication slot, as reported by the source."""
 
     slot: str
     is_active: bool = False
-    """Somebody reads from it now."""
+    """Whether a client is streaming from the slot now."""
     wal_status: str | None = None
     confirmed_lsn: Lsn | None = None
     wal_held_bytes: int | None = None
-    """WAL that the source keeps because of the slot: the one thing to watch there."""
+    """WAL that the source retains because of the slot. This is the one value to watch on the source."""
     error: str | None = None
-    """Why nothing is known."""
+    """Why the other fields are unknown."""
 
 
 @dataclass(frozen=True)
 class CaptureStatus:
-    state: Condition
+    state: CaptureState
     operations: Mapping[str, int] = field(default_factory=dict)
-    """Changes of each. Like all counts, since the process started."""
+    """Changes by operation. All counts are since the process started."""
     transactions: int = 0
     segments: int = 0
     payload_bytes: int = 0
@@ -52,12 +52,12 @@ class CaptureStatus:
     repeated: int = 0
     left_out: int = 0
     started_at: datetime | None = None
-    received_lsn: Lsn = _NOWHERE
-    durable_lsn: Lsn = _NOWHERE
+    received_lsn: Lsn = _LSN_ZERO
+    durable_lsn: Lsn = _LSN_ZERO
     last_committed_at: datetime | None = None
     reconnections: int = 0
     restarts: int = 0
-    """Of its process, by the supervisor."""
+    """How often the supervisor restarted the process."""
     tables_copying: int = 0
     tables_copied: int = 0
     rows_copied: int = 0
@@ -71,17 +71,17 @@ class CaptureStatus:
 
     @property
     def lag_bytes(self) -> int:
-        """Received, and not durable yet."""
+        """Bytes of WAL that are received and not yet durable."""
         return max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
     def of(cls, capture: Capture, snapshots: Bootstrap | None) -> Self:
-        """Of a capture in this process."""
+        """Return the status of a capture in this process."""
         done = capture.progress
         copying = snapshots.progress if snapshots is not None else None
         is_copying = snapshots is not None and snapshots.is_running
         error = capture.last_error or (snapshots.error if snapshots is not None else None)
-        state: Condition = "starting"
+        state: CaptureState = "starting"
         if capture.is_stopping:
             state = "stopped"
         elif capture.is_streaming:
@@ -112,7 +112,7 @@ class CaptureStatus:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return _plain(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
+        return _jsonable(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
@@ -122,8 +122,8 @@ class CaptureStatus:
             | {
                 "received_lsn": Lsn.parse(raw["received_lsn"]),
                 "durable_lsn": Lsn.parse(raw["durable_lsn"]),
-                "last_committed_at": _moment(raw["last_committed_at"]),
-                "started_at": _moment(raw["started_at"]),
+                "last_committed_at": _parse_time(raw["last_committed_at"]),
+                "started_at": _parse_time(raw["started_at"]),
             }
         )
 
@@ -136,14 +136,14 @@ class LogStatus:
     bytes: int = 0
     first: Position | None = None
     last: Position | None = None
-    end_lsn: Lsn = _NOWHERE
+    end_lsn: Lsn = _LSN_ZERO
     last_committed_at: datetime | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All of it. What a process does not do, or could not find out, is None."""
+    """The status of all components. A component that this process does not run or could not read is None."""
 
     source: SourceStatus | None = None
     capture: CaptureStatus | None = None
@@ -152,41 +152,41 @@ class Overview:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong, a line each, without what heals before anybody has read it."""
-        found = []
+        """Descriptions of what is wrong, one line each."""
+        faults = []
         if self.capture is not None:
-            found += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
+            faults += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
         for sink in self.sinks:
-            found += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
-        return found
+            faults += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
+        return faults
 
     def to_json(self) -> dict[str, Any]:
         return {
             "status": "wrong" if self.faults else "ok",
             "faults": self.faults,
-            "source": None if self.source is None else _plain(asdict(self.source)),
+            "source": None if self.source is None else _jsonable(asdict(self.source)),
             "capture": None if self.capture is None else self.capture.to_json(),
-            "log": None if self.log is None else _plain(asdict(self.log)),
+            "log": None if self.log is None else _jsonable(asdict(self.log)),
             "sinks": [json.loads(sink.to_json()) for sink in self.sinks],
         }
 
 
-def _faults(what: str, state: str, error: str | None, hint: str | None) -> list[str]:
-    # A table that could not be copied is an error of a capture that streams on.
-    if state not in WRONG and not (error and state == "streaming"):
+def _faults(component: str, state: str, error: str | None, hint: str | None) -> list[str]:
+    # When a table cannot be copied, capture reports the error and keeps streaming.
+    if state not in UNHEALTHY_STATES and not (error and state == "streaming"):
         return []
-    return [": ".join(filter(None, (f"{what} is {state}", error, hint)))]
+    return [": ".join(filter(None, (f"{component} is {state}", error, hint)))]
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _value(value) for key, value in raw.items()}
+def _jsonable(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _jsonable_value(value) for key, value in raw.items()}
 
 
-def _value(value: Any) -> Any:
+def _jsonable_value(value: Any) -> Any:
     match value:
         case Lsn() | Position():
             return str(value)

@@ -1,1 +1,1 @@
-"""The query server: PostgreSQL's protocol over DuckDB on the lake's tables, read-only."""
+"""The query server: a read-only PostgreSQL protocol front end that runs DuckDB on the lake's tables."""

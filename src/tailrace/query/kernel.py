@@ -1,7 +1,8 @@
-"""The compiled loops of `encoding`: values into PostgreSQL's text and binary forms, and cells into messages.
+"""The compiled loops of `row_encoding`: values into PostgreSQL's text and binary forms, and cells into messages.
 
-Cells are a buffer with `start` and `length` for each row; a length of NULL is NULL. A loop that makes text writes it
-into slots of a fixed size, at their end, and says with OTHER which values it leaves to somebody slower.
+The cells of a column are a buffer with `start` and `length` for each row; a length of NULL means NULL. A loop that
+writes text right-aligns it in slots of a fixed size. It marks values it cannot write with OTHER; the caller encodes
+those in Python.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _POWERS = np.array([10**k for k in range(19)], np.int64)
 
 @compiled(LONG(OUT, LONG, LONG))
 def _digits(out: Bytes, end: int, value: int) -> int:
-    """Writes a number that is not negative so that it ends there; gives where it begins."""
-    rest = WORD(value)  # without a sign, dividing is a multiplication
+    """Write a non-negative number that ends at `end`; returns where it begins."""
+    rest = WORD(value)  # unsigned, so the division compiles to a multiplication
     while True:
         end -= 1
         out[end] = WORD(48) + rest % WORD(10)
@@ -42,7 +43,7 @@ def _digits(out: Bytes, end: int, value: int) -> int:
 
 
 @compiled(LONG(OUT, LONG, LONG, LONG))
-def _padded(out: Bytes, end: int, value: int, width: int) -> int:
+def _padded_digits(out: Bytes, end: int, value: int, width: int) -> int:
     rest = WORD(value)
     for _ in range(width):
         end -= 1
@@ -71,7 +72,7 @@ def integers(values: Longs, valid: Bytes, out: Bytes, start: Longs, length: Long
 
 @compiled(_NOTHING(_READ_LONGS, BYTES, LONG, FLAG, OUT, LONGS, LONGS))
 def decimals(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, start: Longs, length: Longs) -> None:
-    """`words` are pairs, low and high; only those that fit 64 bits are written here."""
+    """Write decimals of up to 64 bits. `words` are pairs of low and high words."""
     for row in range(len(valid)):
         if valid[row] == 0:
             length[row] = NULL
@@ -104,7 +105,7 @@ def decimals(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, sta
 
 @compiled(LONG(OUT, LONG, LONG))
 def _date(out: Bytes, end: int, days: int) -> int:
-    """Writes YYYY-MM-DD of days since 1970, before an ` BC` that the caller has written where there is one."""
+    """Write days since 1970 as YYYY-MM-DD. The caller has already written any ` BC` after it."""
     shifted = days + 719468
     era = shifted // 146097
     day_of_era = shifted - era * 146097
@@ -116,11 +117,11 @@ def _date(out: Bytes, end: int, days: int) -> int:
     year = year_of_era + era * 400 + (1 if month <= 2 else 0)
     if year <= 0:
         year = 1 - year
-    end = _padded(out, end, day, 2) - 1
+    end = _padded_digits(out, end, day, 2) - 1
     out[end] = 45
-    end = _padded(out, end, month, 2) - 1
+    end = _padded_digits(out, end, month, 2) - 1
     out[end] = 45
-    return _padded(out, end, year, 4) if year < 10000 else _digits(out, end, year)
+    return _padded_digits(out, end, year, 4) if year < 10000 else _digits(out, end, year)
 
 
 @compiled(LONG(OUT, LONG, LONG))
@@ -133,14 +134,14 @@ def _clock(out: Bytes, end: int, microseconds: int) -> int:
         while fraction % 10 == 0:
             fraction //= 10
             width -= 1
-        end = _padded(out, end, fraction, width) - 1
+        end = _padded_digits(out, end, fraction, width) - 1
         out[end] = 46
-    end = _padded(out, end, seconds - minutes * 60, 2) - 1
+    end = _padded_digits(out, end, seconds - minutes * 60, 2) - 1
     out[end] = 58
     hours = LONG(WORD(minutes) // WORD(60))
-    end = _padded(out, end, minutes - hours * 60, 2) - 1
+    end = _padded_digits(out, end, minutes - hours * 60, 2) - 1
     out[end] = 58
-    return _padded(out, end, hours, 2)
+    return _padded_digits(out, end, hours, 2)
 
 
 @compiled(LONG(OUT, LONG, FLAG))
@@ -156,7 +157,7 @@ def _infinity(out: Bytes, end: int, is_negative: bool) -> int:
 
 @compiled(LONG(OUT, LONG, LONG))
 def _era(out: Bytes, end: int, days: int) -> int:
-    """Writes ` BC` where the day lies before the year 1."""
+    """Write ` BC` for a day before the year 1."""
     if days >= -719162:
         return end
     out[end - 1], out[end - 2], out[end - 3] = 67, 66, 32
@@ -196,7 +197,7 @@ def timestamps(values: Longs, valid: Bytes, with_zone: bool, out: Bytes, start: 
                 begin -= 3
             begin = _clock(out, begin, value - days * _DAY_US) - 1
             out[begin] = 32
-            if days == last_day:  # rows that follow each other often share it
+            if days == last_day:  # consecutive rows often share the day
                 begin -= last_length
                 for k in range(last_length):
                     out[begin + k] = out[last_begin + k]
@@ -221,8 +222,10 @@ def times(values: Longs, valid: Bytes, out: Bytes, start: Longs, length: Longs) 
 
 @compiled(_NOTHING(_DOUBLES, BYTES, OUT, LONGS, LONGS))
 def floats(values: Doubles, valid: Bytes, out: Bytes, start: Longs, length: Longs) -> None:
-    """Those with few decimals, which are most. A quotient of whole numbers below 2^53 is the double that is nearest to
-    the decimal fraction, so the first number of decimals that gives the value back gives its shortest text."""
+    """Write floats with few decimals, which are the majority.
+
+    A quotient of integers below 2^53 is the double nearest to the decimal fraction. So the first number of decimals
+    that reproduces the value gives its shortest text."""
     for row in range(len(values)):
         if valid[row] == 0:
             length[row] = NULL
@@ -240,7 +243,7 @@ def floats(values: Doubles, valid: Bytes, out: Bytes, start: Longs, length: Long
                 end = (row + 1) * SLOT
                 begin = end
                 if decimals_:
-                    begin = _padded(out, end, whole % _POWERS[decimals_], decimals_) - 1
+                    begin = _padded_digits(out, end, whole % _POWERS[decimals_], decimals_) - 1
                     out[begin] = 46
                 begin = _digits(out, begin, whole // _POWERS[decimals_])
                 if values[row] < 0:
@@ -252,7 +255,7 @@ def floats(values: Doubles, valid: Bytes, out: Bytes, start: Longs, length: Long
 
 @compiled(_NOTHING(_READ_LONGS, BYTES, LONG, FLAG, OUT, LONGS, LONGS))
 def numerics(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, start: Longs, length: Longs) -> None:
-    """PostgreSQL's binary numeric: digits to the base of 10,000, aligned at the point. Up to 16 decimals, 64 bits."""
+    """Write binary numerics: base-10,000 digits aligned at the decimal point. Up to 16 decimals and 64 bits."""
     groups = (scale + 3) // 4
     for row in range(len(valid)):
         if valid[row] == 0:
@@ -296,7 +299,7 @@ def numerics(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, sta
 
 @compiled(_NOTHING(BYTES, LONGS, LONGS, OUT, LONGS))
 def hexadecimal(data: Bytes, start: Longs, length: Longs, out: Bytes, begin: Longs) -> None:
-    """`\\x…` of each cell, at `begin`."""
+    """Write `\\x…` for each cell, at `begin`."""
     for row in range(len(length)):
         if length[row] < 0:
             continue
@@ -311,7 +314,7 @@ def hexadecimal(data: Bytes, start: Longs, length: Longs, out: Bytes, begin: Lon
 
 @compiled(_NOTHING(OUT, LONGS, LONGS, LONG, LONG))
 def frame(out: Bytes, at: Longs, size: Longs, letter: int, columns: int) -> None:
-    """Each row's letter, size and number of columns; `at` moves to its first cell. No columns: a row of a text COPY."""
+    """Write each row's type, size and column count, and move `at` to its first cell. A text COPY has no count (-1)."""
     for row in range(len(at)):
         place = at[row]
         count = size[row] - 1
@@ -327,7 +330,7 @@ def frame(out: Bytes, at: Longs, size: Longs, letter: int, columns: int) -> None
 
 @compiled(_NOTHING(OUT, LONGS, BYTES, LONGS, LONGS))
 def place(out: Bytes, at: Longs, data: Bytes, start: Longs, length: Longs) -> None:
-    """One column's cells into their rows, each with its length before it."""
+    """Copy one column's cells into their rows, each preceded by its length."""
     for row in range(len(at)):
         to = at[row]
         count = length[row]
@@ -342,7 +345,7 @@ def place(out: Bytes, at: Longs, data: Bytes, start: Longs, length: Longs) -> No
 
 @compiled(_NOTHING(OUT, LONGS, BYTES, LONGS, LONGS, BYTES, LONG))
 def place_text(out: Bytes, at: Longs, data: Bytes, start: Longs, length: Longs, null: Bytes, end: int) -> None:
-    """One column's cells into their lines, each with a letter after it."""
+    """Copy one column's cells into their lines, each followed by the byte `end`."""
     for row in range(len(at)):
         to = at[row]
         count = length[row]

@@ -1,4 +1,4 @@
-"""SQL cut into tokens, as PostgreSQL's own scanner cuts it. Joined, they give the text again, byte for byte."""
+"""SQL split into tokens as PostgreSQL's scanner does. Joined, the tokens give the same text, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tailrace.query.failure import Failure
+from tailrace.query.query_error import QueryError
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     SPACE = "space"
     """White space and comments."""
     WORD = "word"
-    """A key word or a name without quotes."""
+    """A keyword or an unquoted name."""
     QUOTED = "quoted"
     STRING = "string"
     NUMBER = "number"
@@ -25,27 +25,27 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    kind: Kind
+    kind: TokenKind
     text: str
 
     @property
     def word(self) -> str:
-        """A word in lower case; a mark or an operator as it is; empty for everything else, also for quoted names."""
-        if self.kind is Kind.WORD:
+        """A word in lower case; a mark or an operator unchanged; empty for all others, including quoted names."""
+        if self.kind is TokenKind.WORD:
             return self.text.lower()
-        return self.text if self.kind in (Kind.MARK, Kind.OPERATOR) else ""
+        return self.text if self.kind in (TokenKind.MARK, TokenKind.OPERATOR) else ""
 
     @property
     def name(self) -> str | None:
-        """A name as PostgreSQL reads it: folded unless it is quoted."""
-        if self.kind is Kind.WORD:
+        """A name as PostgreSQL reads it: folded to lower case unless quoted."""
+        if self.kind is TokenKind.WORD:
             return self.text.lower()
-        return self.text[1:-1].replace('""', '"') if self.kind is Kind.QUOTED else None
+        return self.text[1:-1].replace('""', '"') if self.kind is TokenKind.QUOTED else None
 
     @property
     def string(self) -> str | None:
-        """The value of a plain string; None for one with escapes, and for everything that is no string."""
-        if self.kind is not Kind.STRING or not self.text.startswith("'"):
+        """The value of a plain string; None for strings with escapes and all other tokens."""
+        if self.kind is not TokenKind.STRING or not self.text.startswith("'"):
             return None
         return self.text[1:-1].replace("''", "'")
 
@@ -67,39 +67,39 @@ _TOKEN: Final = re.compile(
 _DOLLAR: Final = re.compile(r"\$([^\W\d]\w*)?\$")
 
 
-_MOST_TOKENS: Final = 200_000
-_DEEPEST: Final = 500
-"""What is read here takes memory and time that no limit of DuckDB's bounds; its own depth is 1,000."""
+_MAX_TOKENS: Final = 200_000
+_MAX_DEPTH: Final = 500
+"""DuckDB's limits do not bound the memory and time used here. DuckDB's own depth limit is 1,000."""
 
 
-def tokens(text: str) -> list[Token]:
-    found: list[Token] = []
+def tokenize(text: str) -> list[Token]:
+    tokens: list[Token] = []
     at = depth = 0
     while at < len(text):
-        if len(found) == _MOST_TOKENS:
-            raise Failure(
-                "54001", f"a statement of more than {_MOST_TOKENS} words", "give a list as an array: = ANY($1)"
+        if len(tokens) == _MAX_TOKENS:
+            raise QueryError(
+                "54001", f"statement has more than {_MAX_TOKENS} tokens", "Pass a long list as an array: = ANY($1)."
             )
         if text.startswith("/*", at):
             end = _comment_end(text, at)
-            found.append(Token(Kind.SPACE, text[at:end]))
+            tokens.append(Token(TokenKind.SPACE, text[at:end]))
         elif dollar := _DOLLAR.match(text, at):
             end = text.find(dollar[0], dollar.end())
             if end < 0:
-                raise Failure("42601", "unterminated dollar-quoted string")
+                raise QueryError("42601", "unterminated dollar-quoted string")
             end += len(dollar[0])
-            found.append(Token(Kind.STRING, text[at:end]))
+            tokens.append(Token(TokenKind.STRING, text[at:end]))
         elif match := _TOKEN.match(text, at):
             end = match.end()
-            found.append(Token(Kind(match.lastgroup), match[0]))
+            tokens.append(Token(TokenKind(match.lastgroup), match[0]))
             depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(match[0], 0)
-            if depth > _DEEPEST:
-                raise Failure("54001", f"more than {_DEEPEST} brackets are open")
+            if depth > _MAX_DEPTH:
+                raise QueryError("54001", f"brackets are nested more than {_MAX_DEPTH} deep")
         else:
             what = {"'": "unterminated quoted string", '"': "unterminated quoted identifier"}.get(text[at])
-            raise Failure("42601", what or f'syntax error at or near "{text[at]}"')
+            raise QueryError("42601", what or f'syntax error at or near "{text[at]}"')
         at = end
-    return found
+    return tokens
 
 
 def _comment_end(text: str, at: int) -> int:
@@ -108,25 +108,25 @@ def _comment_end(text: str, at: int) -> int:
         depth += 1 if mark[0] == "/*" else -1
         if depth == 0:
             return at + mark.end()
-    raise Failure("42601", "unterminated /* comment")
+    raise QueryError("42601", "unterminated /* comment")
 
 
-def statements(found: Sequence[Token]) -> Iterator[list[Token]]:
-    """Cut at every semicolon; those without a word in them are left out."""
+def split_statements(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+    """Split at semicolons, leaving out empty statements."""
     current: list[Token] = []
-    for token in [*found, Token(Kind.MARK, ";")]:
-        if token != (Kind.MARK, ";"):
+    for token in [*tokens, Token(TokenKind.MARK, ";")]:
+        if token != (TokenKind.MARK, ";"):
             current.append(token)
             continue
-        if any(t.kind is not Kind.SPACE for t in current):
+        if any(t.kind is not TokenKind.SPACE for t in current):
             yield current
         current = []
 
 
-def words(found: Sequence[Token]) -> list[Token]:
-    """Without white space and comments."""
-    return [token for token in found if token.kind is not Kind.SPACE]
+def without_space(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without white space and comments."""
+    return [token for token in tokens if token.kind is not TokenKind.SPACE]
 
 
-def joined(found: Sequence[Token]) -> str:
-    return "".join([token.text for token in found])
+def join_tokens(tokens: Sequence[Token]) -> str:
+    return "".join([token.text for token in tokens])

@@ -1,16 +1,16 @@
-"""A session's settings: those that PostgreSQL's clients set and ask for, of which few have an effect here."""
+"""A session's settings: those that PostgreSQL clients set and read. Few of them have an effect."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from tailrace.query.failure import UNSUPPORTED, Failure
-from tailrace.query.history import AsOf
+from tailrace.query.as_of import AsOf
+from tailrace.query.query_error import UNSUPPORTED, QueryError
 
 VERSION: Final = "18.0"
 
-# Name in lower case → (name as told, default, values it may have; None: any).
+# Name in lower case → (display name, default, allowed values; None: any).
 _FIXED: Final = ("on", "true", "1", "yes")
 _KNOWN: Final[dict[str, tuple[str, str, tuple[str, ...] | None]]] = {
     "application_name": ("application_name", "", None),
@@ -47,7 +47,7 @@ _KNOWN: Final[dict[str, tuple[str, str, tuple[str, ...] | None]]] = {
     "transaction_read_only": ("transaction_read_only", "on", None),
     "xmloption": ("xmloption", "content", None),
 }
-# Told when a session begins, and whenever they change.
+# Reported when a session starts and whenever they change.
 REPORTED: Final = (
     "application_name", "client_encoding", "datestyle", "default_transaction_read_only", "in_hot_standby",
     "integer_datetimes", "intervalstyle", "is_superuser", "search_path", "server_encoding", "server_version",
@@ -55,20 +55,20 @@ REPORTED: Final = (
 )  # fmt: skip
 _ALIASES: Final = {"time zone": "timezone", "schema": "search_path", "session_user": "session_authorization"}
 _HINTS: Final = {
-    "timezone": "sessions are at UTC: write x AT TIME ZONE 'Europe/Berlin'",
-    "client_encoding": "the lake's texts are UTF-8",
+    "timezone": "Sessions use UTC. Write x AT TIME ZONE 'Europe/Berlin'.",
+    "client_encoding": "The lake's text is UTF-8.",
 }
 _UNITS: Final = {"": 1, "ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 0.001}
 
 
 class SessionSettings:
-    """What is set for good, for a transaction, and by default."""
+    """Settings of the session, of the current transaction, and defaults."""
 
-    def __init__(self, user: str, most_seconds: float) -> None:
+    def __init__(self, user: str, max_seconds: float) -> None:
         self._set: dict[str, str] = {}
         self._local: dict[str, str] = {}
-        self._defaults = {"session_authorization": user, "statement_timeout": f"{most_seconds * 1000:.0f}ms"}
-        self._most_seconds = most_seconds
+        self._defaults = {"session_authorization": user, "statement_timeout": f"{max_seconds * 1000:.0f}ms"}
+        self._max_seconds = max_seconds
 
     def get(self, name: str) -> str | None:
         key = _key(name)
@@ -85,7 +85,7 @@ class SessionSettings:
             self._local.clear()
             return
         if key not in _KNOWN and ("." not in key or key.startswith("tailrace.")):
-            raise Failure("42704", f'unrecognized configuration parameter "{name}"')
+            raise QueryError("42704", f'unrecognized configuration parameter "{name}"')
         if value is None or (key == "tailrace.as_of" and not value.strip()):
             self._set.pop(key, None)
             self._local.pop(key, None)
@@ -96,8 +96,8 @@ class SessionSettings:
     def _check(self, key: str, name: str, value: str) -> None:
         allowed = _KNOWN[key][2] if key in _KNOWN else None
         if allowed is not None and value.lower().strip().strip("\"'") not in allowed:
-            text = f'"{_KNOWN[key][0]}" cannot be "{value}" here'
-            raise Failure(UNSUPPORTED, text, _HINTS.get(key, f"it is {_KNOWN[key][1]}"))
+            text = f'parameter "{_KNOWN[key][0]}" cannot be set to "{value}"'
+            raise QueryError(UNSUPPORTED, text, _HINTS.get(key, f"The only supported value is {_KNOWN[key][1]}."))
         if key == "statement_timeout":
             _milliseconds(name, value)
         if key == "tailrace.as_of":
@@ -106,8 +106,8 @@ class SessionSettings:
     def end_transaction(self) -> None:
         self._local.clear()
 
-    def told(self, name: str) -> str:
-        """By the name that PostgreSQL tells it by."""
+    def display_name(self, name: str) -> str:
+        """The name as PostgreSQL reports it, such as TimeZone for timezone."""
         return _KNOWN[name][0]
 
     def all(self) -> list[tuple[str, str]]:
@@ -129,7 +129,7 @@ class SessionSettings:
     @property
     def timeout_s(self) -> float:
         milliseconds = _milliseconds("statement_timeout", self.get("statement_timeout") or "0")
-        return min(milliseconds / 1000, self._most_seconds) if milliseconds else self._most_seconds
+        return min(milliseconds / 1000, self._max_seconds) if milliseconds else self._max_seconds
 
 
 def _key(name: str) -> str:
@@ -140,5 +140,5 @@ def _key(name: str) -> str:
 def _milliseconds(name: str, value: str) -> float:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", value)
     if match is None or match[2] not in _UNITS:
-        raise Failure("22023", f'invalid value for parameter "{name}": "{value}"')
+        raise QueryError("22023", f'invalid value for parameter "{name}": "{value}"')
     return float(match[1]) * _UNITS[match[2]]

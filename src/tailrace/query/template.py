@@ -1,6 +1,6 @@
-"""What is told by a template: to_char and to_date of dates and times, format; in DuckDB's words.
+"""Translation of functions with a template: to_char, to_date, to_timestamp and format.
 
-An element that DuckDB cannot write as PostgreSQL does is an error: left as it stands it would be a wrong text.
+A template element that DuckDB cannot format like PostgreSQL is an error: ignoring it would give a wrong text.
 """
 
 from __future__ import annotations
@@ -9,27 +9,42 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tailrace.query.failure import UNSUPPORTED, Failure
-from tailrace.query.lexer import Token, joined
-from tailrace.query.shape import literal
-from tailrace.query.walking import arguments, closing, following, raw, string_at, word_at
+from tailrace.query.lexer import Token, join_tokens
+from tailrace.query.query_error import UNSUPPORTED, QueryError
+from tailrace.query.table_view import sql_literal
+from tailrace.query.token_position import argument_ranges, closing_bracket, next_at, raw_token, string_at, word_at
 
-# Element → strftime's; those for names only without padding.
+# Template element → strftime code; those for names are without padding.
 _CODES: Final = {
     "YYYY": "%Y", "YY": "%y", "IYYY": "%G", "MM": "%m", "DD": "%d", "DDD": "%j", "HH24": "%H", "HH12": "%I", "HH": "%I",
     "MI": "%M", "SS": "%S", "MS": "%g", "US": "%f", "IW": "%V", "ID": "%u", "TZ": "%Z",
     "Month": "%B", "Mon": "%b", "Day": "%A", "Dy": "%a", "AM": "%p", "PM": "%p",
 }  # fmt: skip
 _PADDED: Final = ("Month", "Day")
-# Others: a number, and with how many digits at least.
+# Other elements → a numeric expression and its minimum number of digits.
 _NUMBERS: Final = {
     "YYY": ("{year} % 1000", 3), "Y": ("{year} % 10", 1), "IYY": ("{isoyear} % 1000", 3), "IY": ("{isoyear} % 100", 2),
     "I": ("{isoyear} % 10", 1), "CC": ("{century}", 2), "Q": ("{quarter}", 1), "WW": ("({doy} - 1) // 7 + 1", 2),
     "W": ("({day} - 1) // 7 + 1", 1), "D": ("{dow} + 1", 1), "J": ("floor({julian})::BIGINT", 1),
     "SSSSS": ("{hour} * 3600 + {minute} * 60 + {second}", 1), "SSSS": ("{hour} * 3600 + {minute} * 60 + {second}", 1),
 }  # fmt: skip
-_REFUSED: Final = ("Y,YYY", "IDDD", "RM", "TZH", "TZM", "OF", "A.M.", "P.M.", "AD", "BC", "B.C.", "A.D.", "TM", "FX")
-_NAMES: Final = sorted((*_CODES, *_NUMBERS, *_REFUSED), key=len, reverse=True)
+_UNSUPPORTED: Final = (
+    "Y,YYY",
+    "IDDD",
+    "RM",
+    "TZH",
+    "TZM",
+    "OF",
+    "A.M.",
+    "P.M.",
+    "AD",
+    "BC",
+    "B.C.",
+    "A.D.",
+    "TM",
+    "FX",
+)
+_NAMES: Final = sorted((*_CODES, *_NUMBERS, *_UNSUPPORTED), key=len, reverse=True)
 _ELEMENT: Final = re.compile(
     rf"""
       "(?P<quoted>[^"]*)" | \\(?P<escaped>.)
@@ -39,40 +54,40 @@ _ELEMENT: Final = re.compile(
 )
 
 
-class _Part(NamedTuple):
+class _TemplatePart(NamedTuple):
     text: str
-    """Of an element its name as it was written; else what stands there."""
+    """An element's name as written, or literal text."""
     name: str = ""
-    """As in the tables here; empty for text."""
+    """The element's name as in the tables above; empty for literal text."""
     is_short: bool = False
-    """FM: without zeros or blanks that fill it up."""
+    """FM: without padding zeros or blanks."""
 
 
-def _parts(pattern: str) -> Iterator[_Part]:
+def _parts(pattern: str) -> Iterator[_TemplatePart]:
     by_letters = {name.upper(): name for name in _NAMES}
     at = 0
     while at < len(pattern):
         found = _ELEMENT.match(pattern, at)
         if found is None:
-            yield _Part(pattern[at])
+            yield _TemplatePart(pattern[at])
             at += 1
             continue
         at = found.end()
         if found["name"] is None:
-            yield _Part(found["quoted"] if found["quoted"] is not None else found["escaped"])
+            yield _TemplatePart(found["quoted"] if found["quoted"] is not None else found["escaped"])
             continue
         name = by_letters.get(found["name"].upper(), "")
-        if name in _REFUSED or not name or found["th"]:
+        if name in _UNSUPPORTED or not name or found["th"]:
             raise _refusal(found[0])
-        yield _Part(found["name"], name, found["fill"] is not None)
+        yield _TemplatePart(found["name"], name, found["fill"] is not None)
 
 
-def _refusal(element: str) -> Failure:
-    return Failure(UNSUPPORTED, f"{element} is not possible in a template here")
+def _refusal(element: str) -> QueryError:
+    return QueryError(UNSUPPORTED, f"template element {element} is not supported")
 
 
-def parse_format(pattern: str) -> str:
-    """For strptime."""
+def strptime_format(pattern: str) -> str:
+    """The strptime format for a template."""
     found = ""
     for part in _parts(pattern):
         if part.name and part.name not in _CODES:
@@ -81,8 +96,8 @@ def parse_format(pattern: str) -> str:
     return found
 
 
-def written(value: str, pattern: str) -> str:
-    """`value`, an expression, by that template: an expression, too. What strftime can write together is one call."""
+def to_char_sql(value: str, pattern: str) -> str:
+    """The SQL of `to_char(value, pattern)`. Adjacent elements that strftime supports share one call."""
     calls: list[str] = []
     format_ = ""
     for part in _parts(pattern):
@@ -99,22 +114,22 @@ def written(value: str, pattern: str) -> str:
     return f"({' || '.join(calls)})"
 
 
-def _plain_code(part: _Part) -> str | None:
-    """strftime's, where it writes the very same."""
+def _plain_code(part: _TemplatePart) -> str | None:
+    """The strftime code, if it gives exactly the same text; else None."""
     if part.name not in _CODES:
         return None
     if part.name[1:].islower():
-        is_alike = part.text == part.name and (part.is_short or part.name not in _PADDED)
+        is_same = part.text == part.name and (part.is_short or part.name not in _PADDED)
     else:
-        is_alike = (part.text.isupper() or part.name not in ("AM", "PM")) and not part.is_short
-    return _CODES[part.name] if is_alike else None
+        is_same = (part.text.isupper() or part.name not in ("AM", "PM")) and not part.is_short
+    return _CODES[part.name] if is_same else None
 
 
 def _strftime(value: str, format_: str) -> str:
-    return f"strftime({value}, {literal(format_)})"
+    return f"strftime({value}, {sql_literal(format_)})"
 
 
-def _number(value: str, part: _Part) -> str:
+def _number(value: str, part: _TemplatePart) -> str:
     if part.name not in _NUMBERS:
         if part.name[1:].islower() or part.name in ("AM", "PM"):
             return _name(value, part)
@@ -125,7 +140,7 @@ def _number(value: str, part: _Part) -> str:
     return text if digits == 1 or part.is_short else f"lpad({text}, {digits}, '0')"
 
 
-def _name(value: str, part: _Part) -> str:
+def _name(value: str, part: _TemplatePart) -> str:
     text = _strftime(value, _CODES[part.name])
     if part.text.isupper():
         text = f"upper({text})"
@@ -134,41 +149,42 @@ def _name(value: str, part: _Part) -> str:
     return f"rpad({text}, 9, ' ')" if part.name in _PADDED and not part.is_short else text
 
 
-def templates(tokens: list[Token]) -> list[Token]:
-    """`to_char(x, 'YYYY')` and `to_date(x, 'YYYY')`, `format('%s', x)`: what is told by a template, which has to be
-    known before anything runs."""
+def translate_templates(tokens: list[Token]) -> list[Token]:
+    """Translate `to_char(x, 'YYYY')`, `to_date(x, 'YYYY')`, `format('%s', x)` and the like.
+
+    The template must be a literal, as it is translated before the statement runs."""
     out = list(tokens)
     for at in range(len(tokens) - 1, -1, -1):
-        if tokens[at].word not in _WITH_TEMPLATE or word_at(tokens, following(tokens, at)) != "(":
+        if tokens[at].word not in _WITH_TEMPLATE or word_at(tokens, next_at(tokens, at)) != "(":
             continue
-        opens = following(tokens, at)
-        given = arguments(out, opens)
-        if tokens[at].word == "to_timestamp" and len(given) == 1:
+        opens = next_at(tokens, at)
+        ranges = argument_ranges(out, opens)
+        if tokens[at].word == "to_timestamp" and len(ranges) == 1:
             continue
         place = 0 if tokens[at].word == "format" else 1
-        first, last = given[place] if len(given) > place else (at, at)
+        first, last = ranges[place] if len(ranges) > place else (at, at)
         text = string_at(out, first) if last == first + 1 else None
         if text is None and "NULL" in out[first].text:  # a parameter that has no value yet
             text = ""
         if text is None:
-            raise Failure(UNSUPPORTED, f"{tokens[at].word} wants its template as a plain text here")
-        values = [joined(out[first:last]) for first, last in given]
-        end = closing(out, opens)
-        out[at : end + 1] = [raw(_WITH_TEMPLATE[tokens[at].word](text, values)), *[raw("")] * (end - at)]
+            raise QueryError(UNSUPPORTED, f"{tokens[at].word} requires a literal template")
+        values = [join_tokens(out[first:last]) for first, last in ranges]
+        end = closing_bracket(out, opens)
+        out[at : end + 1] = [raw_token(_WITH_TEMPLATE[tokens[at].word](text, values)), *[raw_token("")] * (end - at)]
     return out
 
 
-def _formatted(template: str, values: Sequence[str]) -> str:
-    """`format` with %s, %I, %L."""
+def _format_sql(template: str, values: Sequence[str]) -> str:
+    """The SQL of `format` with %s, %I, %L."""
     parts, place = [], 1
     for text, kind in re.findall(r"([^%]*)(%.|%$|$)", template, re.DOTALL):
-        parts += [literal(text)] if text else []
+        parts += [sql_literal(text)] if text else []
         if kind == "%%":
             parts.append("'%'")
         elif kind:
             if kind not in _FORMATS or place >= len(values):
-                raise Failure(
-                    UNSUPPORTED, f"{kind} is not possible in format() here", "%s, %I, %L, with a value for each"
+                raise QueryError(
+                    UNSUPPORTED, f"format() does not support {kind}", "Use %s, %I and %L, with a value for each."
                 )
             parts.append(_FORMATS[kind].format(values[place]))
             place += 1
@@ -177,8 +193,10 @@ def _formatted(template: str, values: Sequence[str]) -> str:
 
 _FORMATS: Final = {"%s": "as_text({})", "%I": "quote_ident(as_text({}))", "%L": "coalesce(quote_literal({}), 'NULL')"}
 _WITH_TEMPLATE: Final[dict[str, Callable[[str, Sequence[str]], str]]] = {
-    "to_char": lambda template, values: written(f"({values[0]})", template),
-    "to_date": lambda template, values: f"(strptime({values[0]}, {literal(parse_format(template))})::DATE)",
-    "to_timestamp": lambda template, values: f"(strptime({values[0]}, {literal(parse_format(template))})::TIMESTAMPTZ)",
-    "format": _formatted,
+    "to_char": lambda template, values: to_char_sql(f"({values[0]})", template),
+    "to_date": lambda template, values: f"(strptime({values[0]}, {sql_literal(strptime_format(template))})::DATE)",
+    "to_timestamp": lambda template, values: (
+        f"(strptime({values[0]}, {sql_literal(strptime_format(template))})::TIMESTAMPTZ)"
+    ),
+    "format": _format_sql,
 }

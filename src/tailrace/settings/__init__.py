@@ -1,4 +1,4 @@
-"""Every setting with its default and the reason for it; reading them from TOML and the environment.
+"""All settings, each with its default and the reason for it, loaded from TOML and the environment.
 
 `TAILRACE_<SECTION>_<KEY>` overrides the file: `TAILRACE_SOURCE_URL`, `TAILRACE_STORE_OPTIONS_ENDPOINT`.
 """
@@ -13,37 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.errors import ConfigError
+from tailrace.settings.parser import Faults, read_section, read_toml
 from tailrace.settings.pattern import TablePattern
-from tailrace.settings.reading import Faults, read_section, read_toml
-from tailrace.settings.secret import Secret, without_password
+from tailrace.settings.secret import Secret, split_password
 
-__all__ = ["Capture", "Http", "Query", "Retention", "Secret", "Settings", "Sink", "Snapshot", "Source", "Store", "load"]
+__all__ = [
+    "CaptureSettings",
+    "HttpSettings",
+    "QuerySettings",
+    "RetentionSettings",
+    "Secret",
+    "Settings",
+    "SinkTable",
+    "SnapshotSettings",
+    "SourceSettings",
+    "SparkSettings",
+    "StoreSettings",
+    "load",
+]
 
 MIB = 1024 * 1024
 
-Sink = Mapping[str, Any]
-"""One `[[sink]]` table as written: what its keys mean is the sink's own affair."""
+SinkTable = Mapping[str, Any]
+"""One `[[sink]]` table as written in the file. The sink defines the meaning of its keys."""
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceSettings:
     url: str = ""
-    """A libpq URL. A password inside it is moved into `password`."""
+    """A libpq URL. A password in it is moved to `password`."""
     password: Secret | None = None
-    """Better from `password_file` or PGPASSWORD than from the file that everybody copies."""
+    """Better set by `password_file` or PGPASSWORD than in a file that gets copied around."""
     password_file: Path | None = None
     slot: str = "tailrace"
     publication: str = "tailrace"
     tables: tuple[str, ...] = ("public.*",)
-    """What a publication made by capture covers, and what `check` looks at."""
+    """The tables in a publication that capture creates, and the tables that `check` inspects."""
     sslmode: str | None = field(
         default=None, metadata={"choices": ("disable", "prefer", "require", "verify-ca", "verify-full")}
     )
-    """Unset: what the URL says, else libpq's default, which encrypts when it can and verifies nothing."""
+    """Unset: the URL's, else libpq's default, which encrypts if possible and verifies nothing."""
     sslrootcert: Path | None = None
 
     def __post_init__(self) -> None:
-        url, password = without_password(self.url)
+        url, password = split_password(self.url)
         object.__setattr__(self, "url", url)
         if self.password is None:
             object.__setattr__(self, "password", password)
@@ -53,111 +66,121 @@ class Source:
         return tuple(TablePattern.parse(text) for text in self.tables)
 
     def covers(self, schema: str, table: str) -> bool:
+        """Whether `tables` matches the table."""
         return any(pattern.matches(schema, table) for pattern in self.patterns)
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreSettings:
     url: str = ""
     """`file://`, `s3://`, `gs://` or `az://`."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Handed to obstore as they are: endpoint, region, credentials where the environment has none."""
+    """Passed to obstore unchanged: endpoint, region, and credentials that the environment does not provide."""
 
 
 @dataclass(frozen=True)
-class Capture:
+class CaptureSettings:
     seal_after_ms: int = field(default=50, metadata={"at_least": 1})
-    """About what a reader's tick takes, so that sealing never dominates latency; 20 PUTs a second at most."""
+    """About a reader's polling interval, so that sealing never dominates latency; at most 20 PUTs per second."""
     segment_bytes: int = field(default=16 * MIB, metadata={"at_least": 64 * 1024})
-    """Large enough that a PUT's fixed cost vanishes, small enough for an executor to read one whole."""
+    """Large enough to make a PUT's fixed cost negligible, small enough for an executor to read a segment whole."""
     status_interval_s: float = field(default=10.0, metadata={"at_least": 0.1})
     """A sixth of the server's default wal_sender_timeout of 60 s."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SnapshotSettings:
     on_start: bool = True
-    """A log without the rows that were there before it cannot be turned into a table."""
+    """A table cannot be rebuilt from a log that lacks the rows from before its start."""
     workers: int = field(default=2, metadata={"at_least": 1})
-    """Two backends copying leave a small source usable; raise it where the source has cores to spare."""
+    """Two copying backends leave a small source usable. Raise it if the source has cores to spare."""
     chunk_rows: int = field(default=1_000_000, metadata={"at_least": 1})
-    """A chunk ends at this many rows or at `chunk_bytes`, whichever comes first: bounds narrow tables."""
+    """A chunk ends at this many rows or at `chunk_bytes`, whichever comes first. This limit is for narrow tables."""
     chunk_bytes: int = field(default=64 * MIB, metadata={"at_least": 64 * 1024})
-    """Text as COPY sends it; a worker holds one chunk in memory, so this times `workers` is what it costs."""
+    """Counted in text as COPY sends it. Each worker holds one chunk, so memory use is this times `workers`."""
 
 
 @dataclass(frozen=True)
-class Retention:
+class RetentionSettings:
     max_age_hours: float | None = field(default=None, metadata={"at_least": 0})
-    """Unset keeps everything: only the operator can say what history is worth."""
+    """Unset retains everything, because only the operator knows what the history is worth."""
     max_bytes: int | None = field(default=None, metadata={"at_least": 0})
 
 
 @dataclass(frozen=True)
-class Http:
+class HttpSettings:
     host: str = "127.0.0.1"
-    """Nobody else's machine may ask, unless somebody says so; elsewhere than on loopback a token is needed."""
+    """By default only this machine can connect. Any host other than loopback requires a token."""
     port: int | None = field(default=None, metadata={"at_least": 0, "at_most": 65535})
-    """Unset: `run` listens on 9464, the port that exporters of metrics are looked for on; `capture` and `deliver`, of
-    which several may share a machine, do not. 0: nobody does."""
+    """Unset: `run` listens on 9464, the usual port of metrics exporters; `capture` and `deliver` do not listen, because
+    several of them may share a machine. 0: no command listens."""
     token: Secret | None = None
-    """Whoever shows it may pause, resume and shut down. Unset: whoever is on this machine may."""
+    """Clients that send it may pause, resume and shut down. Unset: all clients on this machine may."""
 
 
 @dataclass(frozen=True)
-class Query:
+class QuerySettings:
     host: str = "127.0.0.1"
-    """Elsewhere than on loopback, users and TLS are needed."""
+    """Any host other than loopback requires users and TLS."""
     port: int = field(default=5439, metadata={"at_least": 0, "at_most": 65535})
-    """Near PostgreSQL's own, and not it. 0: any that is free."""
+    """Close to PostgreSQL's port without clashing with it. 0: any free port."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Name → password, or better a SCRAM verifier as `pg_authid` keeps it. None: whoever is on this machine may."""
+    """Name → password, or better a SCRAM verifier as in `pg_authid`. Empty: all clients on this machine may connect."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    """Unset: the certificate's file holds it too."""
+    """Unset: the key is in the certificate's file."""
     max_connections: int = field(default=64, metadata={"at_least": 1})
-    """The pools of a few BI tools. One that waits for its client costs a thread and no more."""
+    """Enough for the pools of a few BI tools. An idle connection costs only a thread."""
     memory_bytes: int | None = field(default=None, metadata={"at_least": 64 * MIB})
-    """Of all queries together. Unset: half of the machine's, as Spark or PostgreSQL may run beside it."""
+    """For all queries together. Unset: half of the machine's memory, as Spark or PostgreSQL may run beside it."""
     threads: int | None = field(default=None, metadata={"at_least": 1})
-    """Unset: as many as there are processors."""
+    """Unset: one per processor."""
     temp_directory: Path | None = None
-    """Where sorts and joins go that do not fit into memory. Unset: where the system keeps temporary files."""
+    """Where sorts and joins spill that do not fit into memory. Unset: the system's directory for temporary files."""
     temp_bytes: int = field(default=10 * 1024 * MIB, metadata={"at_least": 0})
     """Large enough for a join of a hundred million rows, small enough that one query does not fill the disk."""
     statement_timeout_s: float = field(default=300.0, metadata={"at_least": 0.1})
-    """A dashboard has long given up. A session may set less, not more."""
+    """By then a dashboard has given up. A session may set a shorter timeout, not a longer one."""
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    ui: bool = False
+    """Serve Spark's own pages about batches, jobs and tasks. Off by default: they take a port and memory."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    source: Source = field(default_factory=Source)
-    store: Store = field(default_factory=Store)
-    capture: Capture = field(default_factory=Capture)
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    retention: Retention = field(default_factory=Retention)
-    http: Http = field(default_factory=Http)
-    query: Query = field(default_factory=Query)
-    sinks: tuple[Sink, ...] = field(default=(), repr=False)
+    source: SourceSettings = field(default_factory=SourceSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    capture: CaptureSettings = field(default_factory=CaptureSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    query: QuerySettings = field(default_factory=QuerySettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    sinks: tuple[SinkTable, ...] = field(default=(), repr=False)
 
 
 def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str] = ("source", "store")) -> Settings:
-    """Settings from the file (None: from the environment alone), with every fault in one ConfigError.
+    """Load settings, and report all faults in one ConfigError.
 
-    `requires` names the sections whose `url` the caller cannot do without.
+    `path` is the TOML file; None loads from the environment alone. `environ` overrides the file. `requires` names the
+    sections whose `url` the caller needs.
     """
     raw = read_toml(path) if path else {}
     faults = Faults()
     sections = {
-        "source": Source,
-        "store": Store,
-        "capture": Capture,
-        "snapshot": Snapshot,
-        "retention": Retention,
-        "http": Http,
-        "query": Query,
+        "source": SourceSettings,
+        "store": StoreSettings,
+        "capture": CaptureSettings,
+        "snapshot": SnapshotSettings,
+        "retention": RetentionSettings,
+        "http": HttpSettings,
+        "query": QuerySettings,
+        "spark": SparkSettings,
     }
-    faults.unknown(raw, [*sections, "sink"], "")
+    faults.add_unknown(raw, [*sections, "sink"], "")
     values = {name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()}
     sinks = _sinks(raw.get("sink", []), faults)
     for name in requires:
@@ -171,9 +194,9 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
 def check_source(values: Mapping[str, Any], faults: Faults) -> None:
     slot = values.get("slot", "tailrace")
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-        faults.add("source.slot", f"{slot!r} is no slot name: up to 63 lower-case letters, digits and _")
+        faults.add("source.slot", f"{slot!r} is not a slot name: use up to 63 lower-case letters, digits and _")
     if not 1 <= len(values.get("publication", "tailrace").encode()) <= 63:
-        faults.add("source.publication", "is no name: PostgreSQL allows 1 to 63 bytes")
+        faults.add("source.publication", "is not a valid name: PostgreSQL allows 1 to 63 bytes")
     for text in values.get("tables", ()):
         try:
             TablePattern.parse(text)
@@ -183,13 +206,13 @@ def check_source(values: Mapping[str, Any], faults: Faults) -> None:
         faults.add("source.tables", "is empty: name at least one pattern, such as public.*")
 
 
-def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str], faults: Faults) -> Source:
+def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str], faults: Faults) -> SourceSettings:
     check_source(values, faults)
     try:
-        source = Source(**values)
+        source = SourceSettings(**values)
     except ConfigError as error:
         faults.add("source.url", str(error))
-        return Source()
+        return SourceSettings()
     if source.password_file and "password" not in values:
         file = source.password_file if path is None else path.parent / source.password_file
         try:
@@ -202,9 +225,9 @@ def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str
     return source
 
 
-def _sinks(raw: object, faults: Faults) -> tuple[Sink, ...]:
+def _sinks(raw: object, faults: Faults) -> tuple[SinkTable, ...]:
     if not isinstance(raw, list) or not all(isinstance(sink, dict) for sink in raw):
-        faults.add("sink", "is a list of tables: write [[sink]]")
+        faults.add("sink", "must be a list of tables: write [[sink]]")
         return ()
     seen: set[str] = set()
     for number, sink in enumerate(raw, 1):
@@ -213,6 +236,6 @@ def _sinks(raw: object, faults: Faults) -> tuple[Sink, ...]:
                 faults.add(f"sink {number}", f"has no {key}")
         name = str(sink.get("name", ""))
         if name and name in seen:
-            faults.add(f"sink {number}", f"has the name {name!r}, which another sink has already")
+            faults.add(f"sink {number}", f"has the name {name!r} of another sink")
         seen.add(name)
     return tuple(raw)

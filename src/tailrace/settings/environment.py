@@ -1,13 +1,13 @@
-"""Environments that other programs made known, and that ours are run with: what reading them has in common."""
+"""What `audit` and `bridge` share to read the environment variables of the programs that they replace."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
-from tailrace.settings.reading import Faults
+from tailrace.settings.parser import Faults
 
 LOG = "tailrace-log"
-"""In the working directory: it must outlive the process, as the slot does not send anything twice."""
+"""In the working directory, because the log must outlive the process: the slot sends nothing twice."""
 
 
 def postgres_url(host: str, port: str, user: str, database: str) -> str:

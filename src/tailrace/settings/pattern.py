@@ -12,9 +12,9 @@ _PART = re.compile(r'(?:"(?:[^"]|"")+"|[^".\s])+')
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """As PostgreSQL reads names: unquoted letters are folded to lower case, quoted ones stand for themselves.
+    """A pattern that reads names as PostgreSQL does: unquoted letters are lower case, quoted text is literal.
 
-    `*` is any run of characters and `?` any one, unless quoted.
+    Unquoted `*` matches any run of characters, and `?` any one character.
     """
 
     text: str
@@ -35,7 +35,7 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPattern:
-    """`public.customers.email`, each part as in a `TablePattern`."""
+    """`public.customers.email`, with each part as in a `TablePattern`."""
 
     table: TablePattern
     column: re.Pattern[str]
@@ -55,7 +55,7 @@ class ColumnPattern:
 
 @dataclass(frozen=True, slots=True)
 class ColumnList:
-    """`id, name, "Total, net"`: these columns; `-email, -phone_*`: all but these."""
+    """`id, name, "Total, net"` selects these columns; `-email, -phone_*` selects all other columns."""
 
     names: tuple[re.Pattern[str], ...]
     is_exclusion: bool
@@ -68,7 +68,7 @@ class ColumnList:
         if not all(re.fullmatch(r'(?:"(?:[^"]|"")+"|[^"\s])+', name) for name in names) or len(excluded) != 1:
             raise ConfigError(
                 f"{text!r} is not a list of columns",
-                "write those to deliver, id, name; or those not to, -email, -phone",
+                "write the columns to deliver (id, name) or the columns to exclude (-email, -phone)",
             )
         return cls(tuple([_expression(name) for name in names]), excluded.pop())
 
@@ -77,7 +77,7 @@ class ColumnList:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Schema and table, as PostgreSQL reads them: `orders` is `public.orders`, `shop."Orders"` has a capital."""
+    """Schema and table of a name as PostgreSQL reads it: `orders` is `public.orders`, `shop."Orders"` has a capital."""
     parts = [match.group() for match in _PART.finditer(text)]
     if not 1 <= len(parts) <= 2 or ".".join(parts) != text:
         raise ConfigError(f"{text!r} is not the name of a table", 'write schema.table, such as public."Orders"')

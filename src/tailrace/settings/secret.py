@@ -1,4 +1,4 @@
-"""Passwords and keys: held so that they are not printed, logged, serialised or pickled by accident."""
+"""Passwords and keys that cannot be printed, logged, serialised or pickled by accident."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK: Final = "********"
 
 
 class Secret:
-    """Shows a mask wherever it is printed; `reveal` is the only way to the value."""
+    """A value that prints as a mask; only `reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -25,9 +25,9 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
-    def carried(self) -> CarriedSecret:
-        """The same, to be pickled: for a sink on its way to the processes that write for it, and nothing else."""
-        return CarriedSecret(self._value)
+    def picklable(self) -> PicklableSecret:
+        """The same secret, but picklable. Only for sinks that are sent to the processes that write for them."""
+        return PicklableSecret(self._value)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_MASK!r})"
@@ -56,11 +56,11 @@ class Secret:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a secret is not pickled: hand over where it is kept instead")
+        raise TypeError("a secret cannot be pickled: pass a reference to where it is stored instead")
 
 
-class CarriedSecret(Secret):
-    """A secret under way to another process of ours. It arrives as an ordinary one."""
+class PicklableSecret(Secret):
+    """A secret that can be sent to another Tailrace process, where it unpickles as an ordinary `Secret`."""
 
     __slots__ = ()
 
@@ -68,12 +68,12 @@ class CarriedSecret(Secret):
         return Secret, (self._value,)
 
 
-def without_password(url: str) -> tuple[str, Secret | None]:
-    """A libpq URL without the password that may stand in it, and that."""
+def split_password(url: str) -> tuple[str, Secret | None]:
+    """Split a libpq URL into the URL without its password, and the password if it has one."""
     try:
         parts = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # libpq quotes what it could not read, and that may be the password.
+        # libpq's message quotes what it could not parse, which may be the password.
         raise ConfigError(
             "is not a connection URL, such as postgresql://user@host/database (write @ in a name as %40)"
         ) from None

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a few lines elsewhere."""
+"""The demo's display while it runs: live panels on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.change import Change, Operation
-from tailrace.cli import reporting
-from tailrace.cli.demo.asking import QUESTIONS, Asking
-from tailrace.cli.demo.capturing import Capturing
-from tailrace.cli.demo.replicating import Replicating
-from tailrace.cli.demo.watching import Watching
-from tailrace.log.rendering import to_line
+from tailrace.cli import output
+from tailrace.cli.demo.capture import DemoCapture
+from tailrace.cli.demo.lake import QUERIES, DemoLake
+from tailrace.cli.demo.reader import DemoReader
+from tailrace.cli.demo.replica import DemoReplica
+from tailrace.log.change_text import to_line
 from tailrace.rate import Rate
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consuming import Consuming, Seen
+    from tailrace.cli.demo.consumer import ConsumedMessage, DemoConsumer
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0
@@ -32,126 +32,126 @@ WITHOUT_SPARK = "none: it needs Spark, pip install 'tailrace[spark]'"
 
 
 @dataclass(frozen=True)
-class Running:
-    """What there is to be shown."""
+class DemoComponents:
+    """The running parts of the demo. Those whose dependencies are not installed are None."""
 
-    capturing: Capturing
-    watching: Watching
-    replicating: Replicating | None
-    asking: Asking | None
-    consuming: Consuming | None
+    capture: DemoCapture
+    reader: DemoReader
+    replica: DemoReplica | None
+    lake: DemoLake | None
+    consumer: DemoConsumer | None
 
 
-def show(console: Console, running: Running, seconds: float, stopped: threading.Event) -> None:
-    """Until the time is over, or somebody stops it."""
+def show(console: Console, components: DemoComponents, seconds: float, stopping: threading.Event) -> None:
+    """Show the demo for `seconds`, or until `stopping` is set."""
     deadline = time.monotonic() + seconds
-    (_show_live if console.is_terminal else _print_lines)(console, running, deadline, stopped)
+    (_show_live if console.is_terminal else _print_lines)(console, components, deadline, stopping)
 
 
-def _show_live(console: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
+def _show_live(console: Console, components: DemoComponents, deadline: float, stopping: threading.Event) -> None:
     rate = Rate()
     with Live(console=console, refresh_per_second=8, transient=True) as live:
-        while (left := deadline - time.monotonic()) > 0 and not stopped.wait(0.125):
-            live.update(_picture(running, rate.of(running.watching.operations.total()), left))
+        while (left := deadline - time.monotonic()) > 0 and not stopping.wait(0.125):
+            live.update(_panels(components, rate.of(components.reader.operations.total()), left))
 
 
-def _picture(running: Running, rate: float, left: float) -> Group:
-    capture, watching = running.capturing.capture, running.watching
-    figures = Table.grid(padding=(0, 3))
-    figures.add_row("changes", f"{watching.operations.total():,}", "inserts", f"{watching.operations['INSERT']:,}")
-    figures.add_row("per second", f"{rate:,.0f}", "updates", f"{watching.operations['UPDATE']:,}")
-    figures.add_row("commit → reader", _half(watching.delays), "deletes", f"{watching.operations['DELETE']:,}")
-    figures.add_row("durable to", str(capture.durable_lsn), "segments", f"{capture.progress.segments:,}")
-    figures.add_row(
+def _panels(components: DemoComponents, rate: float, left: float) -> Group:
+    capture, reader = components.capture.capture, components.reader
+    grid = Table.grid(padding=(0, 3))
+    grid.add_row("changes", f"{reader.operations.total():,}", "inserts", f"{reader.operations['INSERT']:,}")
+    grid.add_row("per second", f"{rate:,.0f}", "updates", f"{reader.operations['UPDATE']:,}")
+    grid.add_row("commit → reader", _median(reader.delays), "deletes", f"{reader.operations['DELETE']:,}")
+    grid.add_row("durable to", str(capture.durable_lsn), "segments", f"{capture.progress.segments:,}")
+    grid.add_row(
         "last position",
         str(capture.progress.last_position or "–"),
         "payload",
-        reporting.size(capture.progress.payload_bytes),
+        output.size(capture.progress.payload_bytes),
     )
-    newest = Group(*[_line(change) for change in list(watching.recent)])
+    newest = Group(*[_line(change) for change in list(reader.recent)])
     return Group(
-        Panel(figures, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
-        Panel(_replica(running.replicating), title="log → replica", title_align="left"),
-        *_lake(running.asking),
-        *_stream(running.consuming),
+        Panel(grid, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
+        Panel(_replica(components.replica), title="log → replica", title_align="left"),
+        *_lake(components.lake),
+        *_stream(components.consumer),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
 
 
-def _replica(replicating: Replicating | None) -> Table:
-    figures = Table.grid(padding=(0, 3))
-    if replicating is None:
-        figures.add_row("replica", Text(WITHOUT_SPARK))
+def _replica(replica: DemoReplica | None) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    if replica is None:
+        grid.add_row("replica", Text(WITHOUT_SPARK))
     else:
-        figures.add_row("replica", replicating.state, "changes", f"{replicating.changes:,}")
-        figures.add_row("commit → replica", _half(replicating.delays), "", "")
-    return figures
+        grid.add_row("replica", replica.state, "changes", f"{replica.changes:,}")
+        grid.add_row("commit → replica", _median(replica.delays), "", "")
+    return grid
 
 
-def _lake(asking: Asking | None) -> list[Panel]:
-    if asking is None or not asking.answers:
+def _lake(lake: DemoLake | None) -> list[Panel]:
+    if lake is None or not lake.results:
         return []
-    lines = [Text(asking.command, style="bold"), *(Text(line, no_wrap=True) for line in answers(asking))]
-    return [Panel(Group(*lines), title="log → Iceberg, queried over PostgreSQL's protocol", title_align="left")]
+    lines = [Text(lake.command, style="bold"), *(Text(line, no_wrap=True) for line in query_lines(lake))]
+    return [Panel(Group(*lines), title="log → Iceberg, queried over the PostgreSQL protocol", title_align="left")]
 
 
-def _stream(consuming: Consuming | None) -> list[Panel]:
-    if consuming is None or consuming.last is None:
+def _stream(consumer: DemoConsumer | None) -> list[Panel]:
+    if consumer is None or consumer.last is None:
         return []
-    lines = [Text(consuming.command, style="bold"), *told(consuming.last)]
+    lines = [Text(consumer.command, style="bold"), *message_lines(consumer.last)]
     return [Panel(Group(*lines), title="log → NATS JetStream, as a consumer sees it", title_align="left")]
 
 
-def told(message: Seen, indent: str = "") -> list[Text]:
-    """A message, cut to the screen's width."""
-    return [_cut(f"{indent}{message.subject}  {message.id}"), _cut(f"{indent}    {message.text}")]
+def message_lines(message: ConsumedMessage, indent: str = "") -> list[Text]:
+    """Return the lines of a message, truncated to the width of the screen."""
+    return [_truncated(f"{indent}{message.subject}  {message.id}"), _truncated(f"{indent}    {message.text}")]
 
 
-def answers(asking: Asking) -> list[str]:
-    """The questions, each with what the lake says."""
-    found = []
-    for question, rows in zip(QUESTIONS, asking.answers, strict=False):
-        told = "; ".join(" ".join(str(value) for value in row) for row in rows)
-        found += [question, f"    {told or 'none at the moment'}"]
-    return found
+def query_lines(lake: DemoLake) -> list[str]:
+    """Return each query, followed by its result."""
+    lines = []
+    for query, rows in zip(QUERIES, lake.results, strict=False):
+        result = "; ".join(" ".join(str(value) for value in row) for row in rows)
+        lines += [query, f"    {result or 'no rows at the moment'}"]
+    return lines
 
 
 def _line(change: Change) -> Text:
-    return _cut(to_line(change), _COLOURS.get(change.operation, ""))
+    return _truncated(to_line(change), _COLOURS.get(change.operation, ""))
 
 
-def _cut(line: str, style: str = "") -> Text:
+def _truncated(line: str, style: str = "") -> Text:
     return Text(line, style, no_wrap=True, overflow="ellipsis")
 
 
-def _half(delays: list[float]) -> str:
-    """The median of the newest."""
+def _median(delays: list[float]) -> str:
+    """Return the median of the newest 200 delays."""
     newest = sorted(delays[-200:])
-    return reporting.duration(newest[len(newest) // 2]) if newest else "–"
+    return output.duration(newest[len(newest) // 2]) if newest else "–"
 
 
-def _print_lines(console: Console, running: Running, deadline: float, stopped: threading.Event) -> None:
-    watching, replicating = running.watching, running.replicating
+def _print_lines(console: Console, components: DemoComponents, deadline: float, stopping: threading.Event) -> None:
+    reader, replica = components.reader, components.replica
     rate = Rate(_PLAIN_SECONDS)
-    while (left := deadline - time.monotonic()) > 0 and not stopped.wait(min(_PLAIN_SECONDS, left)):
-        count = watching.operations.total()
+    while (left := deadline - time.monotonic()) > 0 and not stopping.wait(min(_PLAIN_SECONDS, left)):
+        count = reader.operations.total()
         click.echo(
-            f"{count:,} changes, {rate.of(count):,.0f}/s, commit → reader {_half(watching.delays)},"
-            f" durable to {running.capturing.capture.durable_lsn}"
+            f"{count:,} changes, {rate.of(count):,.0f}/s, commit → reader {_median(reader.delays)},"
+            f" durable to {components.capture.capture.durable_lsn}"
         )
-        if replicating is None:
+        if replica is None:
             click.echo(f"    replica: {WITHOUT_SPARK}")
-        elif not replicating.is_live:
-            click.echo(f"    replica: {replicating.state}")
+        elif not replica.is_live:
+            click.echo(f"    replica: {replica.state}")
         else:
-            click.echo(f"    replica: {replicating.changes:,} changes, commit → replica {_half(replicating.delays)}")
-        if running.asking is not None and running.asking.answers:
-            click.echo(f"    lake: {running.asking.command}")
-            for line in answers(running.asking):
+            click.echo(f"    replica: {replica.changes:,} changes, commit → replica {_median(replica.delays)}")
+        if components.lake is not None and components.lake.results:
+            click.echo(f"    lake: {components.lake.command}")
+            for line in query_lines(components.lake):
                 click.echo(f"        {line}")
-        if running.consuming is not None and running.consuming.last is not None:
-            click.echo(f"    stream: {running.consuming.command}")
-            for text in told(running.consuming.last, " " * 8):
+        if components.consumer is not None and components.consumer.last is not None:
+            click.echo(f"    stream: {components.consumer.command}")
+            for text in message_lines(components.consumer.last, " " * 8):
                 console.print(text, no_wrap=True, overflow="ellipsis")
-        for change in list(watching.recent)[-2:]:
+        for change in list(reader.recent)[-2:]:
             click.echo(f"    {to_line(change)}")

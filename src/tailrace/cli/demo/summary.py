@@ -1,4 +1,4 @@
-"""How the demo ends: the database's rows against those that the log makes, and those of replica, lake and stream."""
+"""The demo's summary: compares the database's rows with those in the log, the replica, the lake and the stream."""
 
 from __future__ import annotations
 
@@ -15,166 +15,167 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
+from tailrace.capture.source_connection import connect
 from tailrace.change import Lsn
-from tailrace.cli import reporting
-from tailrace.cli.demo import auditing
-from tailrace.cli.demo.capturing import Capturing
-from tailrace.cli.demo.replicating import Replicating
-from tailrace.cli.demo.screen import WITHOUT_SPARK, Running, answers, told
-from tailrace.cli.demo.watching import Watching
+from tailrace.cli import output
+from tailrace.cli.demo import audit_trail
+from tailrace.cli.demo.capture import DemoCapture
+from tailrace.cli.demo.reader import DemoReader
+from tailrace.cli.demo.replica import DemoReplica
+from tailrace.cli.demo.screen import WITHOUT_SPARK, DemoComponents, message_lines, query_lines
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import TABLES
 from tailrace.errors import TailraceError
 from tailrace.log.reader import LogReader
-from tailrace.source.connection import connect
 from tailrace.store import Store
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consuming import Consuming
+    from tailrace.cli.demo.consumer import DemoConsumer
 
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 
 Row = tuple[bytes | None, ...]
 
 
-def await_replica(console: Console, capturing: Capturing, replicating: Replicating, stopped: threading.Event) -> None:
-    """Until the replica has everything. Who stops the demo before the replica is there does not want to wait for it."""
-    with connect(capturing.source) as connection:
-        lsn = _current(connection)
-    capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
-    if stopped.is_set() and not replicating.is_live:
+def await_replica(console: Console, capture: DemoCapture, replica: DemoReplica, stopping: threading.Event) -> None:
+    """Wait until the replica has every change. If the demo was stopped before the replica caught up, do not wait."""
+    with connect(capture.source) as connection:
+        lsn = _current_lsn(connection)
+    capture.wait(lambda: capture.capture.durable_lsn >= lsn)
+    if stopping.is_set() and not replica.is_live:
         return
-    stopped.clear()  # from now on Ctrl-C means: do not wait
-    with console.status("the replica takes what is left …") if console.is_terminal else nullcontext():
-        done = wait_until(
-            lambda: replicating.error is not None or stopped.is_set() or replicating.has_all(), _PATIENCE_S
-        )
+    stopping.clear()  # from here on, Ctrl-C means: do not wait
+    with console.status("waiting for the replica …") if console.is_terminal else nullcontext():
+        done = wait_until(lambda: replica.error is not None or stopping.is_set() or replica.has_all(), _TIMEOUT_S)
     if not done:
-        replicating.give_up()
+        replica.give_up()
 
 
-def show(console: Console, running: Running, store: Store) -> None:
-    capturing, watching, replicating = running.capturing, running.watching, running.replicating
-    with connect(capturing.source) as connection:
-        lsn = _current(connection)
-        capturing.wait(lambda: capturing.capture.durable_lsn >= lsn)
-        by_database = {table: _rows(connection, table) for table in TABLES}
-    sides = {"log": _rows_by_log(store)}
-    held = 0
-    # A sink in the middle of something says so a moment later.
-    if replicating is not None and replicating.error is None and wait_until(replicating.has_all, 5):
-        with connect(replicating.address) as connection:
+def show(console: Console, components: DemoComponents, store: Store) -> None:
+    """Print the comparison and the summary. Raise if the rows differ or the replica has failed."""
+    capture, reader, replica = components.capture, components.reader, components.replica
+    with connect(capture.source) as connection:
+        lsn = _current_lsn(connection)
+        capture.wait(lambda: capture.capture.durable_lsn >= lsn)
+        expected = {table: _rows(connection, table) for table in TABLES}
+    sides = {"log": _rows_from_log(store)}
+    message_count = 0
+    # A sink in the middle of a step reports its cursor shortly after.
+    if replica is not None and replica.error is None and wait_until(replica.has_all, 5):
+        with connect(replica.address) as connection:
             sides["replica"] = {table: _rows(connection, table) for table in TABLES}
-        if running.asking is not None:
-            with running.asking.connect() as connection:
+        if components.lake is not None:
+            with components.lake.connect() as connection:
                 sides["lake"] = {table: _rows(connection, table) for table in TABLES}
-        if running.consuming is not None:
-            held = running.consuming.finish()
-            with connect(capturing.source) as connection:
-                sides["stream"] = _rows_by_messages(connection, running.consuming)
-    # Without a frame, so that 80 columns are enough.
+        if components.consumer is not None:
+            message_count = components.consumer.finish()
+            with connect(capture.source) as connection:
+                sides["stream"] = _rows_from_messages(connection, components.consumer)
+    # Without a border, so that it fits into 80 columns.
     verdict = Table(title=f"rows at {lsn}", title_justify="left", show_edge=False, pad_edge=False)
     verdict.add_column("table")
     for side in ("database", *sides):
         verdict.add_column(side, justify="right")
     verdict.add_column("", no_wrap=True)
     different = []
-    for table, rows in by_database.items():
-        wrong = [side for side, found in sides.items() if found.get(table, []) != rows]
-        different += wrong
-        mark = f"[bold red]DIFFERENT: {', '.join(wrong)}[/]" if wrong else "[green]equal, row for row[/]"
-        verdict.add_row(table, f"{len(rows):,}", *(f"{len(found.get(table, [])):,}" for found in sides.values()), mark)
-    done = capturing.capture.progress
-    wait_until(lambda: watching.operations.total() >= done.changes or watching.error is not None, 10)
-    watching.check()
+    for table, rows in expected.items():
+        differing = [side for side, tables in sides.items() if tables.get(table, []) != rows]
+        different += differing
+        mark = f"[bold red]DIFFERENT: {', '.join(differing)}[/]" if differing else "[green]equal, row for row[/]"
+        verdict.add_row(
+            table, f"{len(rows):,}", *(f"{len(tables.get(table, [])):,}" for tables in sides.values()), mark
+        )
+    done = capture.capture.progress
+    wait_until(lambda: reader.operations.total() >= done.changes or reader.error is not None, 10)
+    reader.check()
     console.print()
     console.print(verdict)
     size = sum(info.size for info in store.list("log"))
     console.print(
         f"{done.changes:,} changes in {done.transactions:,} transactions, {done.segments:,} segments, "
-        f"{reporting.size(size)}; commit → reader {_half_and_most(watching.delays)}"
+        f"{output.size(size)}; commit → reader {_percentiles(reader.delays)}"
     )
-    _tell_of_replica(console, replicating, compared="replica" in sides)
-    if "lake" in sides and running.asking is not None:
-        running.asking.ask()
-        console.print("the lake, asked over PostgreSQL's protocol:")
-        for line in answers(running.asking):
+    _print_replica(console, replica, compared="replica" in sides)
+    if "lake" in sides and components.lake is not None:
+        components.lake.query()
+        console.print("the lake, queried over the PostgreSQL protocol:")
+        for line in query_lines(components.lake):
             console.print(f"  {line}", markup=False, soft_wrap=True)
-    if "stream" in sides and running.consuming is not None:
-        different += [] if _tell_of_stream(console, running.consuming, held, watching) else ["stream"]
-    if "replica" in sides and replicating is not None:
-        auditing.show(console, capturing.source, replicating.address.url)
-    _tell_what_next(console, store)
+    if "stream" in sides and components.consumer is not None:
+        different += [] if _print_stream(console, components.consumer, message_count, reader) else ["stream"]
+    if "replica" in sides and replica is not None:
+        audit_trail.show(console, capture.source, replica.address.url)
+    _print_next_steps(console, store)
     if different:
         raise TailraceError(
             f"the database and the {different[0]} differ", "this is a bug in Tailrace: please report it"
         )
-    if replicating is not None and replicating.error is not None:
-        raise replicating.error
+    if replica is not None and replica.error is not None:
+        raise replica.error
 
 
-def _tell_of_replica(console: Console, replicating: Replicating | None, *, compared: bool) -> None:
-    if replicating is None:
+def _print_replica(console: Console, replica: DemoReplica | None, *, compared: bool) -> None:
+    if replica is None:
         console.print(f"replica: {WITHOUT_SPARK}", markup=False)
     elif not compared:
-        console.print(f"replica: not compared, it was {replicating.state}")
-    elif replicating.delays:
-        console.print(f"commit → replica {_half_and_most(replicating.delays)}, once it had caught up")
+        console.print(f"replica: not compared, it was {replica.state}")
+    elif replica.delays:
+        console.print(f"commit → replica {_percentiles(replica.delays)}, once it had caught up")
 
 
-def _tell_of_stream(console: Console, consuming: Consuming, held: int, watching: Watching) -> bool:
-    """Whether its messages are the log's changes, each once, in that order."""
-    expected = watching.positions
-    is_equal = held == len(expected) and consuming.positions == expected
+def _print_stream(console: Console, consumer: DemoConsumer, message_count: int, reader: DemoReader) -> bool:
+    """Print the newest messages. Return whether the stream has every change of the log once, in order."""
+    expected = reader.positions
+    is_equal = message_count == len(expected) and consumer.positions == expected
     if is_equal:
         console.print(
-            f"{held:,} messages in the stream: every change in the log, once and in its order,"
-            f" except {watching.operations.total() - held} marks of Tailrace's own"
+            f"{message_count:,} messages in the stream: every change in the log, once and in order,"
+            f" except {reader.operations.total() - message_count} of Tailrace's own markers"
         )
     else:
         console.print(
-            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {held:,} messages in the stream,"
-            f" {len(consuming.positions):,} consumed[/]"
+            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {message_count:,} messages in the stream,"
+            f" {len(consumer.positions):,} consumed[/]"
         )
-    console.print("the newest of each kind, as a consumer sees them:")
-    for message in consuming.newest.values():
-        for line in told(message, "  "):
+    console.print("the newest message of each operation, as a consumer sees it:")
+    for message in consumer.newest.values():
+        for line in message_lines(message, "  "):
             console.print(line, no_wrap=True, overflow="ellipsis")
     return is_equal
 
 
-def _tell_what_next(console: Console, store: Store) -> None:
-    console.print("\nThe log is kept. What to try next:", style="bold")
-    for what, arguments in (
-        ("what is in it", f"log ls --store {store.url}"),
-        ("one table's changes", f"log cat --json --table public.orders --store {store.url}"),
-        ("that nobody touched it", f"log verify --store {store.url}"),
-        ("your own database", "init    (then check, then run)"),
+def _print_next_steps(console: Console, store: Store) -> None:
+    console.print("\nThe log is still there. Next steps:", style="bold")
+    for step, arguments in (
+        ("list its segments", f"log ls --store {store.url}"),
+        ("print a table's changes", f"log cat --json --table public.orders --store {store.url}"),
+        ("verify its hash chain", f"log verify --store {store.url}"),
+        ("use your own database", "init    (then check, then run)"),
     ):
-        console.print(f"  {what:<24} {_program()} {arguments}", soft_wrap=True)
+        console.print(f"  {step:<24} {_program()} {arguments}", soft_wrap=True)
 
 
-def _half_and_most(delays: list[float]) -> str:
+def _percentiles(delays: list[float]) -> str:
     p50, p95 = (quantiles(delays, n=20)[i] for i in (9, 18)) if len(delays) > 1 else (0.0, 0.0)
-    return f"{reporting.duration(p50)} (half), {reporting.duration(p95)} (95 %)"
+    return f"{output.duration(p50)} (median), {output.duration(p95)} (95 %)"
 
 
 def _program() -> str:
-    """What to type: the name if the shell would find it, else the path it was started by."""
+    """Return the command name if the shell finds it, else the path that this program was started with."""
     return "tailrace" if shutil.which("tailrace") else os.path.relpath(sys.argv[0])
 
 
-def _current(connection: psycopg.Connection[Any]) -> Lsn:
+def _current_lsn(connection: psycopg.Connection[Any]) -> Lsn:
     row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
     assert row is not None
     return Lsn.parse(str(row[0]))
 
 
 def _rows(connection: psycopg.Connection[Any], table: str) -> list[Row]:
-    return _fetched(connection.execute(f"SELECT * FROM public.{table}"))  # noqa: S608
+    return _result_rows(connection.execute(f"SELECT * FROM public.{table}"))  # noqa: S608
 
 
-def _fetched(cursor: psycopg.Cursor[Any]) -> list[Row]:
+def _result_rows(cursor: psycopg.Cursor[Any]) -> list[Row]:
     result = cursor.pgresult
     assert result is not None
     fields = range(result.nfields)
@@ -184,27 +185,27 @@ def _fetched(cursor: psycopg.Cursor[Any]) -> list[Row]:
     )
 
 
-def _rows_by_messages(connection: psycopg.Connection[Any], consuming: Consuming) -> dict[str, list[Row]]:
-    """PostgreSQL itself makes rows of what the messages say."""
-    found = {}
-    for table, rows in consuming.rows.items():
+def _rows_from_messages(connection: psycopg.Connection[Any], consumer: DemoConsumer) -> dict[str, list[Row]]:
+    """Let PostgreSQL itself convert the messages to rows."""
+    by_table = {}
+    for table, rows in consumer.rows.items():
         query = f"SELECT * FROM json_populate_recordset(NULL::public.{table}, %s::json)"  # noqa: S608
-        found[table] = _fetched(connection.execute(query, [json.dumps(list(rows.values()))]))
-    return found
+        by_table[table] = _result_rows(connection.execute(query, [json.dumps(list(rows.values()))]))
+    return by_table
 
 
-def _rows_by_log(store: Store) -> dict[str, list[Row]]:
-    """Follow every change by its key: what the tables must look like now."""
+def _rows_from_log(store: Store) -> dict[str, list[Row]]:
+    """Apply every change in the log by its key. Return the resulting rows of each table."""
     tables: dict[str, dict[object, Any]] = {}
     for change in LogReader(store).changes():
         if change.relation is None:
             continue
         rows = tables.setdefault(change.relation.name, {})
         key = [i for i, column in enumerate(change.relation.columns) if column.is_identity]
-        for image, is_there in ((change.old or change.new, False), (change.new, True)):
+        for image, is_present in ((change.old or change.new, False), (change.new, True)):
             if image is not None:
                 identity = tuple([image[i] for i in key])
                 rows.pop(identity, None)
-                if is_there:
+                if is_present:
                     rows[identity] = tuple(image)
     return {name: sorted(rows.values()) for name, rows in tables.items()}

@@ -1,0 +1,42 @@
+"""A cached value that is expensive to compute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundCache(Generic[T]):
+    """Computes a value at most once per interval, in a background thread.
+
+    A caller waits a limited time for the new value, then gets the previous one. The computation continues.
+    """
+
+    def __init__(self, compute: Callable[[], T], interval_s: float, timeout_s: float = 2.0) -> None:
+        """`compute` runs at most once every `interval_s` seconds; `get` waits for it for at most `timeout_s`."""
+        self._compute = compute
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._started_at = float("-inf")
+        self._value: T | None = None
+
+    def get(self) -> T | None:
+        """Return the newest value, or None before the first one."""
+        with self._lock:
+            thread = self._thread
+            if (thread is None or not thread.is_alive()) and time.monotonic() - self._started_at > self._interval_s:
+                thread = self._thread = threading.Thread(target=self._refresh, name="cache refresh", daemon=True)
+                self._started_at = time.monotonic()
+                thread.start()
+        if thread is not None:
+            thread.join(self._timeout_s)
+        return self._value
+
+    def _refresh(self) -> None:
+        self._value = self._compute()

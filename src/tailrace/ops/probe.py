@@ -1,0 +1,111 @@
+"""Reads the status of source, log and sinks from the source's catalog and the store, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from tailrace.capture.source_connection import connect
+from tailrace.capture.source_error import source_errors
+from tailrace.change import Lsn, Position
+from tailrace.errors import TailraceError
+from tailrace.log.listing import find_covered, list_objects
+from tailrace.log.reader import LogReader
+from tailrace.ops.cache import BackgroundCache
+from tailrace.ops.status import LogStatus, Overview, SourceStatus
+from tailrace.settings import Settings
+from tailrace.store import Store
+
+if TYPE_CHECKING:
+    from tailrace.delivery.status import SinkStatus
+
+# How many segments are searched for the first or last change. Segments of an idle source have none.
+_SEARCHED_SEGMENTS: Final = 20
+# The dashboard and several scrapers must not load the source or the store: each refresh is one connection to the
+# source, or one listing of the log.
+_SOURCE_SECONDS: Final = 5.0
+_LOG_SECONDS: Final = 10.0
+
+_SLOT = """
+SELECT s.active, s.wal_status, s.confirmed_flush_lsn::text,
+       (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_lsn() END - s.restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots s
+WHERE s.slot_name = %s
+"""
+
+
+def source_status(settings: Settings) -> SourceStatus:
+    """Read the slot's state from the source. If the source cannot be reached, return a status with the error."""
+    slot = settings.source.slot
+    try:
+        with connect(settings.source) as connection, source_errors():
+            row = connection.execute(_SLOT, [slot]).fetchone()
+    except TailraceError as error:
+        return SourceStatus(slot, error=str(error))
+    if row is None:
+        return SourceStatus(slot, error=f"slot {slot} does not exist yet: capture creates it")
+    is_active, wal_status, confirmed, held = row
+    return SourceStatus(slot, is_active, wal_status, None if confirmed is None else Lsn.parse(confirmed), held)
+
+
+def log_status(store: Store, reader: LogReader | None = None) -> LogStatus:
+    """Read the log's status. This lists the log and reads a few Parquet footers."""
+    reader = reader or LogReader(store)
+    try:
+        objects = list_objects(store)
+        if not objects:
+            return LogStatus(store.url)
+        superseded = find_covered(objects)
+        current = [o for o in objects if o not in superseded]
+        first_id, last_id = current[0].first, max(o.last for o in current)
+        newest = reader.get(last_id).metadata()
+        first = _first_found(reader, range(first_id, min(first_id + _SEARCHED_SEGMENTS, last_id + 1)), "first")
+        last = _first_found(reader, range(last_id, max(last_id - _SEARCHED_SEGMENTS, first_id - 1), -1), "last")
+    except TailraceError as error:
+        return LogStatus(store.url, error=str(error))
+    return LogStatus(
+        store.url,
+        segments=last_id - first_id + 1,
+        objects=len(current),
+        bytes=sum(o.info.size for o in current),
+        first=None if first is None else first[0],
+        last=None if last is None else last[0],
+        end_lsn=Lsn(0) if newest is None else newest.end_lsn,
+        last_committed_at=None if last is None else last[1],
+    )
+
+
+def _first_found(reader: LogReader, ids: range, which: str) -> tuple[Position, datetime] | None:
+    """Return the position and the commit time of the first segment in `ids` that has them."""
+    for id in ids:
+        header = reader.get(id).metadata()
+        position = getattr(header, which) if header is not None else None
+        if position is not None:
+            at_us = getattr(header, f"{which}_committed_at_us")
+            return position, datetime.fromtimestamp(at_us / 1e6, UTC)
+    return None
+
+
+def sink_statuses(store: Store, names: Sequence[str]) -> list[SinkStatus]:
+    """Read the statuses that sinks last published in the store. The sinks in `names` come first, in that order."""
+    from tailrace.delivery import status  # imported here: capture uses this module and must not load the decoder
+
+    published = {sink.name: sink for sink in status.load_all(store)}
+    return [published[name] for name in names if name in published] + [
+        sink for name, sink in published.items() if name not in names
+    ]
+
+
+def cached_overview(settings: Settings, store: Store, local: Callable[[], Overview]) -> Callable[[], Overview]:
+    """Return a function that adds the cached status of source and log to `local`, which is what this process knows."""
+    reader = LogReader(store)
+    source = BackgroundCache(lambda: source_status(settings), _SOURCE_SECONDS) if settings.source.url else None
+    log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
+
+    def overview() -> Overview:
+        return replace(local(), source=source.get() if source else None, log=log.get())
+
+    return overview

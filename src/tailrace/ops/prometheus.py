@@ -1,0 +1,154 @@
+"""The status as Prometheus metrics, in the text format (version 0.0.4). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tailrace.ops.status import SINK_STATES, CaptureStatus, LogStatus, Overview, SourceStatus
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_OPERATIONS: Final = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE")
+
+Sample = tuple[dict[str, str], float | None]
+
+
+def render(overview: Overview) -> str:
+    """Return all metrics. LSNs are gauges: byte positions in the source's WAL, exact up to 2⁵³."""
+    families = [*_general(overview)]
+    if overview.source is not None:
+        families += _source(overview.source)
+    if overview.capture is not None:
+        families += _capture(overview.capture)
+    if overview.log is not None:
+        families += _log(overview.log)
+    families += _sinks(overview)
+    return "".join(families)
+
+
+def _general(overview: Overview) -> Iterator[str]:
+    yield metric("tailrace_healthy", "gauge", "Whether no component has a fault.", not overview.faults)
+
+
+def _source(source: SourceStatus) -> Iterator[str]:
+    yield metric("tailrace_source_reachable", "gauge", "Whether the source can be reached.", source.error is None)
+    if source.error is None:
+        yield metric(
+            "tailrace_source_slot_active", "gauge", "Whether a client streams from the slot.", source.is_active
+        )
+        yield metric("tailrace_source_confirmed_lsn", "gauge", "LSN acknowledged to the slot.", source.confirmed_lsn)
+        yield metric(
+            "tailrace_source_wal_held_bytes", "gauge", "WAL retained because of the slot.", source.wal_held_bytes
+        )
+
+
+def _capture(capture: CaptureStatus) -> Iterator[str]:
+    committed = capture.last_committed_at
+    yield metric("tailrace_capture_connected", "gauge", "Whether capture is streaming.", capture.state == "streaming")
+    yield metric_family(
+        "tailrace_capture_changes_total",
+        "counter",
+        "Changes made durable.",
+        [({"operation": name.lower()}, capture.operations.get(name, 0)) for name in _OPERATIONS],
+    )
+    yield metric("tailrace_capture_transactions_total", "counter", "Transactions made durable.", capture.transactions)
+    yield metric("tailrace_capture_segments_total", "counter", "Segments written.", capture.segments)
+    yield metric("tailrace_capture_payload_bytes_total", "counter", "Bytes of changes written.", capture.payload_bytes)
+    yield metric("tailrace_capture_messages_total", "counter", "Replication messages received.", capture.messages)
+    yield metric("tailrace_capture_keepalives_total", "counter", "Keepalives received.", capture.keepalives)
+    yield metric(
+        "tailrace_capture_repeated_total",
+        "counter",
+        "Changes sent again that were already in the log.",
+        capture.repeated,
+    )
+    yield metric(
+        "tailrace_capture_left_out_total",
+        "counter",
+        "Changes to Tailrace's own tables, not captured.",
+        capture.left_out,
+    )
+    yield metric(
+        "tailrace_capture_start_time_seconds",
+        "gauge",
+        "When the capture process started.",
+        None if capture.started_at is None else capture.started_at.timestamp(),
+    )
+    yield metric("tailrace_capture_received_lsn", "gauge", "LSN received from the source.", capture.received_lsn)
+    yield metric("tailrace_capture_durable_lsn", "gauge", "LSN that is durable and acknowledged.", capture.durable_lsn)
+    yield metric("tailrace_capture_lag_bytes", "gauge", "Bytes received and not yet durable.", capture.lag_bytes)
+    yield metric("tailrace_capture_reconnections_total", "counter", "Connections lost.", capture.reconnections)
+    yield metric("tailrace_capture_restarts_total", "counter", "Restarts of the capture process.", capture.restarts)
+    yield metric("tailrace_capture_copied_rows_total", "counter", "Rows copied into snapshots.", capture.rows_copied)
+    yield metric(
+        "tailrace_capture_last_commit_timestamp_seconds",
+        "gauge",
+        "Commit time of the last change, by the source's clock.",
+        None if committed is None else committed.timestamp(),
+    )
+
+
+def _log(log: LogStatus) -> Iterator[str]:
+    if log.error is None:
+        yield metric(
+            "tailrace_log_end_lsn", "gauge", "All changes that commit below this LSN are in the log.", log.end_lsn
+        )
+        yield metric("tailrace_log_segments", "gauge", "Segments in the log.", log.segments)
+        yield metric("tailrace_log_objects", "gauge", "Objects that hold the segments.", log.objects)
+        yield metric("tailrace_log_bytes", "gauge", "Size of these objects.", log.bytes)
+
+
+def _sinks(overview: Overview) -> Iterator[str]:
+    labelled = [({"sink": sink.name, "type": sink.type}, sink) for sink in overview.sinks]
+    if not labelled:
+        return
+
+    def family(name: str, kind: str, help: str, field: str) -> str:
+        return metric_family(
+            f"tailrace_sink_{name}", kind, help, [(labels, getattr(s, field)) for labels, s in labelled]
+        )
+
+    yield family("cursor_lsn", "gauge", "All changes that commit below this LSN are delivered.", "cursor")
+    yield family("lag_bytes", "gauge", "Bytes of WAL between the cursor and the end of the log.", "lag_bytes")
+    yield family("lag_seconds", "gauge", "Age of the oldest undelivered change.", "lag_seconds")
+    yield family("changes_total", "counter", "Changes delivered.", "changes")
+    yield family("steps_total", "counter", "Steps completed.", "steps")
+    yield family("failures_total", "counter", "Attempts that failed.", "failures")
+    yield family("recoveries_total", "counter", "Times that delivery recovered after failures.", "recoveries")
+    yield family("last_step_seconds", "gauge", "Duration of the last step.", "last_step_seconds")
+    yield family("batches_total", "counter", "Spark batches that had changes.", "batches")
+    yield family("batch_rows_total", "counter", "Rows that Spark read in them, one for each change.", "batch_rows")
+    yield family("last_batch_seconds", "gauge", "Duration of the last Spark batch.", "last_batch_seconds")
+    yield family(
+        "dead_letters", "gauge", "Changes rejected by the destination and stored as dead letters.", "dead_letters"
+    )
+    states = [
+        (labels | {"state": state}, float(sink.state == state)) for labels, sink in labelled for state in SINK_STATES
+    ]
+    yield metric_family(
+        "tailrace_sink_state", "gauge", "1 for the current state of the sink, 0 for the others.", states
+    )
+
+
+def metric(name: str, kind: str, help: str, value: float | None) -> str:
+    """Format a metric without labels."""
+    return metric_family(name, kind, help, [({}, value)])
+
+
+def metric_family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
+    """Format one metric family. Return an empty string if no sample has a value."""
+    lines = [f"{name}{_labels(labels)} {_number(value)}\n" for labels, value in samples if value is not None]
+    return f"# HELP {name} {help}\n# TYPE {name} {kind}\n" + "".join(lines) if lines else ""
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items()) + "}" if labels else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,95 @@
+"""Errors reported to clients, and the SQLSTATE of any exception."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tailrace.errors import TailraceError
+
+
+class QueryError(Exception):
+    """An error reported to the client. The connection stays open."""
+
+    def __init__(self, sqlstate: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+        self.hint = hint
+
+
+READ_ONLY: Final = "25006"
+FORBIDDEN: Final = "42501"
+UNSUPPORTED: Final = "0A000"
+CANCELED: Final = "57014"
+
+# Matched against DuckDB's message first, as it is more specific than the exception class.
+_BY_MESSAGE: Final = (
+    (r"Catalog Error: (Table|View) ", "42P01"),
+    (r"Catalog Error: .*[Ff]unction ", "42883"),
+    (r"Catalog Error: Type ", "42704"),
+    (r"Catalog Error: Schema ", "3F000"),
+    (r"Binder Error: No function matches", "42883"),
+    (
+        r"Binder Error: (Referenced column|Table \".*\" does not have a column|Values list \".*\" does not have)",
+        "42703",
+    ),
+    (r"Binder Error: Referenced table", "42P01"),
+    (r"Binder Error: Ambiguous reference", "42702"),
+    (r"Binder Error: (column|Column) .* must appear in the GROUP BY", "42803"),
+    (r"Binder Error: .*(aggregate|GROUP BY)", "42803"),
+    (r"Binder Error: Duplicate alias", "42712"),
+    (r"Binder Error: (Cannot compare|Cannot mix|Could not choose)", "42804"),
+    (r"Conversion Error: .*(date|timestamp|time) field value out of range", "22008"),
+    (r"Conversion Error: .*(timestamp|date|time field)", "22007"),
+    (r"Conversion Error: .*(out of range|out of its range|overflow)", "22003"),
+    (r"Out of Range Error: .*[Oo]verflow", "22003"),
+    (r"Invalid Input Error: division by zero", "22012"),
+    (r"Invalid Input Error: requested length too large", "54000"),
+    (r"Parser Error: .*not supported", UNSUPPORTED),
+    (r"Permission Error", FORBIDDEN),
+)
+_BY_CLASS: Final = {
+    "ParserException": "42601",
+    "SyntaxException": "42601",
+    "CatalogException": "42704",
+    "BinderException": "42P10",
+    "ConversionException": "22P02",
+    "OutOfRangeException": "22003",
+    "TypeMismatchException": "42804",
+    "InvalidInputException": "22023",
+    "InvalidTypeException": "42804",
+    "NotImplementedException": UNSUPPORTED,
+    "NotSupportedError": UNSUPPORTED,
+    "PermissionException": FORBIDDEN,
+    "OutOfMemoryException": "53200",
+    "InterruptException": CANCELED,
+    "IOException": "58030",
+    "HTTPException": "58030",
+    "SerializationException": "58030",
+    "TransactionException": "25000",
+}
+
+
+def from_exception(error: BaseException) -> QueryError:
+    """Convert any exception to an error for the client."""
+    if isinstance(error, QueryError):
+        return error
+    if isinstance(error, TailraceError):
+        return QueryError("58030" if error.retry else "XX000", str(error), error.hint)
+    if type(error).__module__.split(".")[0] in ("duckdb", "_duckdb"):
+        return _from_duckdb(error)
+    if isinstance(error, UnicodeDecodeError):
+        return QueryError("22021", "the text is not valid UTF-8")
+    return QueryError("XX000", f"{type(error).__name__}: {error}", "This is a bug in Tailrace. Please report it.")
+
+
+def _from_duckdb(error: Any) -> QueryError:
+    text = str(error)
+    sqlstate = next((state for pattern, state in _BY_MESSAGE if re.match(pattern, text)), None)
+    message, _, rest = text.partition("\n\nLINE ")
+    message = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", message)
+    message, _, hint = message.partition("\n")
+    if not hint and (guess := re.search(r"\n(Did you mean .*|Candidate bindings.*)", rest)):
+        hint = guess[1]
+    return QueryError(sqlstate or _BY_CLASS.get(type(error).__name__, "XX000"), message, hint.strip())
