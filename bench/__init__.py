@@ -1,1 +1,1 @@
-"""Benchmarks: what Tailrace costs, beside what the same work costs without it, in one run on one machine."""
+"""Benchmarks: the cost of Tailrace and of the same work without it, in one run on one machine."""

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME …]`: all benchmarks, or those named."""
+"""`python -m bench [NAME …]`: run all benchmarks, or the named ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _PARTS = (
     "snapshot",
     "replica",
     "delivery_latency",
+    "trickle",
     "spark_read",
     "lake",
     "query",
@@ -26,13 +27,13 @@ _PARTS = (
 def main(names: list[str]) -> None:
     unknown = set(names) - set(_PARTS)
     if unknown:
-        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(_PARTS)}")
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ratios are against the same work in this run")
-    # Each in a process of its own: Spark's Java lasts as long as the process, with the libraries it was started with.
-    own = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
-    with own as processes:
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(_PARTS)}")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ratios compare with the same work in this run")
+    # Each runs in its own process: Spark's JVM lives as long as the process, with the libraries it was started with.
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+    with pool as processes:
         missed = [line for lines in processes.map(missed_by, names or _PARTS) for line in lines]
-    print("\nEvery figure wanted is met." if not missed else "\nMissed:\n  " + "\n  ".join(missed))
+    print("\nAll targets are met." if not missed else "\nMissed:\n  " + "\n  ".join(missed))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The audit trail: from a change's commit until it is in `changes`, in the manner that Zemi publishes its figures.
+"""The audit trail: the rate and latency from a change's commit until it is in `changes`, measured as Zemi does.
 
-A load runs at the source while capture (a process of its own) and the sink are at work; its clock ends when the last of
-its changes is in the table. The same load is run on a table with a trigger that writes a row for each change, and
-the same rows are written into a table like `changes` by psycopg's `executemany`: what else somebody could do.
+A load runs at the source while capture (a separate process) and the sink are running. The clock stops when the last
+change of the load is in the table. Two alternatives are measured too: the same load on a table with a trigger that
+writes a row for each change, and psycopg's `executemany` of the same rows into a table like `changes`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bench.report import Report
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.spark.delivery import Engine
+from tailrace.spark.engine import Engine
 
 _LIMIT_S = 300.0
 _COMMITS = 1000
 _WARMING = 300
 _PER_SECOND = 50
 _WARM_UP = 5
-"""Loads before the first that counts: what runs for months has been compiled by then."""
+"""Loads before the first measured one. Java and the kernels compile during these, as in a long-running process."""
 
 _TABLE = "(id bigint PRIMARY KEY, customer int, status text, amount numeric(10, 2), note text)"
 _ROWS = "SELECT g, g % 1000, 'new', g % 100 + 0.5, 'note ' || g FROM generate_series"
@@ -46,11 +46,11 @@ CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON triggered FOR EACH RO
 """
 
 Load = Callable[[psycopg.Connection[Any], str, int], tuple[int, int]]
-"""Works on a table, from an id on; gives how many changes it made, and the id that it inserted last."""
+"""Changes a table, starting at an id. Returns the number of changes and the last inserted id."""
 
 
 def _inserts(transactions: int, each: int) -> Load:
-    """Transactions one after the other, as fast as they go."""
+    """Return a load of consecutive transactions, as fast as they go."""
 
     def load(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
         at = f"{first} + i * {each}"
@@ -61,7 +61,7 @@ def _inserts(transactions: int, each: int) -> Load:
 
 
 def _mixed(transactions: int, tenths: int) -> Load:
-    """Half inserts, three tenths updates, a fifth deletes."""
+    """Return a load of half inserts, three tenths updates and a fifth deletes."""
 
     def load(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
         connection.execute(f"INSERT INTO {table} {_ROWS}({first}, {first + 20 * tenths - 1}) g".encode())
@@ -85,7 +85,7 @@ def _large(connection: psycopg.Connection[Any], table: str, first: int) -> tuple
 
 
 def _loop(connection: psycopg.Connection[Any], times: int, statements: str) -> None:
-    """Each time a transaction; in the server, so that the client is not what is measured."""
+    """Run the statements repeatedly, each time in a transaction. The server loops, so the client adds no cost."""
     connection.execute(f"DO $$ BEGIN FOR i IN 0..{times - 1} LOOP {statements} COMMIT; END LOOP; END $$".encode())
 
 
@@ -93,7 +93,7 @@ _LOADS: dict[str, tuple[Load, int | None]] = {
     "10K inserts, 100 a transaction": (_inserts(100, 100), 20_000),
     "10K mixed, 100 a transaction": (_mixed(100, 10), 15_000),
     "5 transactions of 5K inserts": (_large, 20_000),
-    # A disk that takes 1,500 commits a second takes 15,000 changes: the load is what is slow in these.
+    # A disk that makes 1,500 commits a second takes 15,000 changes: the load itself is the bottleneck in these.
     "10K inserts, 10 a transaction": (_inserts(1_000, 10), None),
     "10K mixed, 10 a transaction": (_mixed(1_000, 1), None),
     "200K inserts, 10 a transaction": (_inserts(20_000, 10), None),
@@ -124,12 +124,12 @@ def run(report: Report) -> None:
 
 
 def _engine(source: Postgres, store: str) -> Engine:
-    """Into the database that is captured, as Bemi does it."""
+    """Start delivery into the captured database itself, as Bemi does."""
     configured = settings.Settings(
-        store=settings.Store(url=store), sinks=({"type": "audit", "name": "audit", "url": source.url},)
+        store=settings.StoreSettings(url=store), sinks=({"type": "audit", "name": "audit", "url": source.url},)
     )
     wait_until(lambda: _is_captured(source), 60)
-    engine = Engine(configured, sinks.configured(configured, {}))
+    engine = Engine(configured, sinks.from_settings(configured, {}))
     engine.start()
     with source.connect() as connection:
         connection.execute("INSERT INTO ticks (note) VALUES ('begin')")
@@ -160,7 +160,7 @@ def _throughput(report: Report, source: Postgres, name: str, load: Load, want: i
                 rates[kind].append(made / (time.monotonic() - began))
             rates["executemany"].append(made / _executemany(connection, made))
     rate = statistics.median(rates["audited"])
-    report.line("nobody looks", f"{statistics.median(rates['bare']):,.0f} changes/s", "the load alone")
+    report.line("no audit", f"{statistics.median(rates['bare']):,.0f} changes/s", "the load alone")
     report.line("with an audit trigger", f"{statistics.median(rates['trigger']):,.0f} changes/s", "the load alone")
     report.line("executemany", f"{statistics.median(rates['executemany']):,.0f} changes/s", "the writing alone")
     ok = None if want is None else rate >= want
@@ -168,7 +168,7 @@ def _throughput(report: Report, source: Postgres, name: str, load: Load, want: i
 
 
 def _executemany(connection: psycopg.Connection[Any], count: int) -> float:
-    """The newest rows of the trail, into a table of the same shape and with the same indexes."""
+    """Return the seconds to write the trail's newest rows into a table with the same columns and indexes."""
     connection.execute("CREATE TEMPORARY TABLE IF NOT EXISTS copied (LIKE changes INCLUDING ALL)")
     connection.execute("TRUNCATE copied")
     rows = connection.execute(
@@ -194,22 +194,22 @@ def _count(connection: psycopg.Connection[Any]) -> int:
 
 
 def _await_row(source: Postgres, table: str, key: int) -> None:
-    """The last of them: all others were there before it, or with it."""
+    """Wait for the last row. All other rows arrive before it or with it."""
     found = 'SELECT FROM changes WHERE schema = %s AND "table" = %s AND primary_key = %s'
     with source.connect() as connection:
 
-        def is_there() -> bool:
-            is_made = connection.execute("SELECT to_regclass('public.changes') IS NOT NULL").fetchone()
-            return is_made == (True,) and connection.execute(found, ["public", table, str(key)]).fetchone() is not None
+        def has_arrived() -> bool:
+            exists = connection.execute("SELECT to_regclass('public.changes') IS NOT NULL").fetchone()
+            return exists == (True,) and connection.execute(found, ["public", table, str(key)]).fetchone() is not None
 
         deadline = time.monotonic() + _LIMIT_S
-        while not is_there():
-            assert time.monotonic() < deadline, "changes do not arrive"
+        while not has_arrived():
+            assert time.monotonic() < deadline, "changes did not arrive in time"
             time.sleep(0.005)
 
 
 def _latency(report: Report, source: Postgres) -> None:
-    report.section(f"single inserts, {_PER_SECOND} a second at random moments: commit → in the table")
+    report.section(f"single inserts, {_PER_SECOND} a second at random times: commit → in the table")
     committed: list[float] = []
     seen: list[float] = []
     finished = threading.Event()
@@ -232,7 +232,7 @@ def _latency(report: Report, source: Postgres) -> None:
                 time.sleep(rng.expovariate(_PER_SECOND))
                 connection.execute("INSERT INTO ticks (note) VALUES ('x')")
                 committed.append(time.time())
-            assert wait_until(lambda: len(seen) >= len(committed), 60), "changes do not arrive"
+            assert wait_until(lambda: len(seen) >= len(committed), 60), "changes did not arrive in time"
         finally:
             finished.set()
             watcher.join()

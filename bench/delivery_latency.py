@@ -1,8 +1,8 @@
-"""Commit → visible in the replica: small transactions at random moments, and where their time goes.
+"""Commit → visible in the replica: the latency of small transactions at random times, and where the time goes.
 
-The clock of each transaction begins when its commit returns to the client, and ends when a poll of the replica sees its
-row. In between, moments that exist anyway are noted: the segment's file was written, the step was begun, its rows were
-decoded and staged, its commit returned. Capture runs in a process of its own, as it does in life.
+The clock of each transaction starts when its commit returns to the client, and stops when a poll of the replica sees
+its row. Four times in between are recorded: the segment's file was written, the step began, its rows were decoded and
+staged, its commit returned. Capture runs in a separate process, as in production.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
-from tailrace.spark.delivery import Engine
+from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 
 _PER_SECOND = 50
 _COMMITS = 1000
-# Java compiles what it meets often: a process that has run for a minute is the one that people have.
+# Java compiles frequently run code. The measurement is of a warm process, as in production.
 _WARMING = 500
 _WANT_MS = {50: 200, 95: 400}
 
 
 @dataclass
 class _Commits:
-    """When each row was committed, and when it was first seen; by id, from 1."""
+    """The commit time of each row, and the time it was first seen; by id, from 1."""
 
     committed: list[float] = field(default_factory=list)
     seen: list[float] = field(default_factory=list)
@@ -58,11 +58,11 @@ def run(report: Report) -> None:
         connection.execute("CREATE TABLE t (id serial PRIMARY KEY, note text)")
         with Capturing(source, directory):
             commits = _measure(connection, destination, directory)
-        _tell(report, commits, directory)
+        _print(report, commits, directory)
 
 
 class Capturing:
-    """`tailrace capture`, until the context ends."""
+    """Runs `tailrace capture` until the context ends."""
 
     def __init__(self, source: Postgres, store_url: str) -> None:
         self._environment = {"TAILRACE_SOURCE_URL": source.url, "TAILRACE_STORE_URL": store_url}
@@ -82,11 +82,11 @@ def _measure(connection: psycopg.Connection[Any], destination: Postgres, store_u
     store = Store.open(store_url)
     assert wait_until(lambda: any(i.key.endswith("meta.json") for i in store.list("snapshots")), 60), "no snapshot"
     configured = settings.Settings(
-        store=settings.Store(url=store_url),
+        store=settings.StoreSettings(url=store_url),
         sinks=({"type": timed_sink.TYPE, "name": "replica", "url": destination.url},),
     )
     STEPS.clear()
-    engine = Engine(configured, sinks.configured(configured, {}))
+    engine = Engine(configured, sinks.from_settings(configured, {}))
     engine.start()
     commits = _Commits()
     finished = threading.Event()
@@ -99,7 +99,7 @@ def _measure(connection: psycopg.Connection[Any], destination: Postgres, store_u
             time.sleep(rng.expovariate(_PER_SECOND))
             connection.execute("INSERT INTO t (note) VALUES ('x')")
             commits.committed.append(time.time())
-        assert wait_until(lambda: len(commits.seen) == len(commits.committed), 60), "rows do not arrive"
+        assert wait_until(lambda: len(commits.seen) == len(commits.committed), 60), "rows did not arrive in time"
     finally:
         finished.set()
         if watcher.is_alive():
@@ -117,7 +117,7 @@ def _watch(destination: Postgres, commits: _Commits, finished: threading.Event) 
             commits.seen.extend([now] * (newest - len(commits.seen)))
 
 
-def _tell(report: Report, commits: _Commits, store_url: str) -> None:
+def _print(report: Report, commits: _Commits, store_url: str) -> None:
     whole = [seen - committed for seen, committed in zip(commits.seen, commits.committed, strict=True)][_WARMING:]
     cuts = quantiles([1000 * d for d in whole], n=100)
     report.section(f"after {_WARMING} to warm up")
@@ -134,7 +134,7 @@ def _tell(report: Report, commits: _Commits, store_url: str) -> None:
     counted = [s for s in STEPS if s.begun >= commits.committed[_WARMING]]
     if len(counted) > 1:
         apart = (counted[-1].begun - counted[0].begun) / (len(counted) - 1)
-        report.line("from step to step", f"{1000 * apart:.0f} ms", f"{len(whole) / len(counted):.1f} transactions each")
+        report.line("between steps", f"{1000 * apart:.0f} ms", f"{len(whole) / len(counted):.1f} transactions each")
 
 
 def _spans(commits: _Commits, store_url: str) -> dict[str, list[float]]:
@@ -142,12 +142,12 @@ def _spans(commits: _Commits, store_url: str) -> dict[str, list[float]]:
     assert isinstance(store, FileStore)
     written = {id: at for step in STEPS for id, at in step.segments.items()}
     reader = LogReader(store)
-    segments = {id: header.end_lsn for id in sorted(written) if (header := reader.awaited_header(id)) is not None}
+    segments = {id: header.end_lsn for id in sorted(written) if (header := reader.header(id)) is not None}
     ends = list(segments.values())
     step_ends = [step.end for step in STEPS]
     names = (
         "commit → segment written",
-        "→ step begun (tick, plan)",
+        "→ step begun (plan)",
         "→ staged (read, decode)",
         "→ committed",
         "→ seen",
@@ -158,7 +158,7 @@ def _spans(commits: _Commits, store_url: str) -> dict[str, list[float]]:
         lsn = change.position.commit_lsn
         step = STEPS[bisect.bisect_right(step_ends, lsn)]
         segment = written[list(segments)[bisect.bisect_right(ends, lsn)]]
-        moments = (committed, segment, step.begun, step.staged, step.committed, seen)
-        for name, before, after in zip(names, moments, moments[1:], strict=False):
+        times = (committed, segment, step.begun, step.staged, step.committed, seen)
+        for name, before, after in zip(names, times, times[1:], strict=False):
             spans[name].append(after - before)
     return spans

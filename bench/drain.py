@@ -1,8 +1,8 @@
-"""One reader in a process of its own: drains a slot up to an LSN and prints what it took, as JSON.
+"""One reader in a separate process: drains a slot up to an LSN and prints time, CPU and memory as JSON.
 
-`capture` makes a log of it; `forget` receives the same frames in the same way, counts the changes and drops them.
+`capture` writes a log; `discard` receives the same frames in the same way, counts the changes and drops them.
 
-The clock runs from the start of streaming to the last byte durable; CPU and memory are the whole process's.
+The clock runs from the start of streaming until the last byte is durable. CPU and memory are the whole process's.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import time
 import numpy as np
 
 from tailrace import settings
+from tailrace.capture.capture import Capture
+from tailrace.capture.replication import ReplicationStream
+from tailrace.capture.source_connection import connect_replication
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.pgoutput.framing import HEADER
-from tailrace.source.capture import Capture
-from tailrace.source.connection import connect_replication
-from tailrace.source.stream import ReplicationStream
 from tailrace.store import Store
 
 
 def main(url: str, slot: str, publication: str, store_url: str, until: str, how: str) -> None:
-    source = settings.Source(url=url, slot=slot, publication=publication)
+    source = settings.SourceSettings(url=url, slot=slot, publication=publication)
     store = Store.open(store_url)
-    read = {"capture": _capture, "forget": _forget}[how]
+    read = {"capture": _capture, "discard": _discard}[how]
     seconds, changes = read(source, store, Lsn.parse(until))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(
@@ -45,7 +45,7 @@ def main(url: str, slot: str, publication: str, store_url: str, until: str, how:
     )
 
 
-def _capture(source: settings.Source, store: Store, until: Lsn) -> tuple[float, int]:
+def _capture(source: settings.SourceSettings, store: Store, until: Lsn) -> tuple[float, int]:
     capture = Capture(settings.Settings(source=source), store, until=until)
     thread = threading.Thread(target=capture.run)
     thread.start()
@@ -55,7 +55,7 @@ def _capture(source: settings.Source, store: Store, until: Lsn) -> tuple[float, 
     return time.monotonic() - began, capture.progress.changes
 
 
-def _forget(source: settings.Source, _store: Store, until: Lsn) -> tuple[float, int]:
+def _discard(source: settings.SourceSettings, _store: Store, until: Lsn) -> tuple[float, int]:
     stream = ReplicationStream(connect_replication(source), source.slot, source.publication, Lsn(0))
     never, _ = os.pipe()
     changes = 0

@@ -1,6 +1,6 @@
-"""The lake: a ready log drained into Iceberg, what a change costs as tables grow, and how fresh the answers are.
+"""The lake: draining a ready log into Iceberg, the cost of a change as tables grow, freshness, and maintenance.
 
-The baselines are Spark's own: `writeTo().append()` of the same typed rows, and MERGE with matched clauses alone.
+The baselines are Spark's own: `writeTo().append()` of the same typed rows, and MERGE with matched clauses only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from bench.throughput import ROW, TABLE
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.query.engine import load_extensions
-from tailrace.sinks.iceberg import point, properties
-from tailrace.sinks.iceberg.options import IcebergOptions
+from tailrace.lake import point
+from tailrace.lake.options import IcebergOptions
+from tailrace.query.duckdb_engine import load_extensions
+from tailrace.sinks.iceberg import properties
 from tailrace.spark import register
-from tailrace.spark.delivery.engine import Engine
+from tailrace.spark.engine import Engine
 from tailrace.spark.session import session
 from tailrace.store import Store
 
@@ -60,7 +61,7 @@ def run(report: Report) -> None:
         _backlog(report, spark, server, directory)
         _curve(report, spark, server, directory)
     _freshness(report)
-    _upkeep(report)
+    _maintenance(report)
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def _started() -> Iterator[tuple[SparkSession, Path]]:
         plain = {
             "spark.sql.catalog.plain": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        } | {f"spark.sql.catalog.plain.{key}": value for key, value in properties.properties(options).items()}
+        } | {f"spark.sql.catalog.plain.{key}": value for key, value in properties.catalog_properties(options).items()}
         spark = session("bench", packages=properties.packages(options), settings=plain)
         try:
             register(spark)
@@ -120,12 +121,12 @@ def _backlog(report: Report, spark: SparkSession, server: Postgres, directory: P
 
 def _engine_for(spark: SparkSession | None, store_url: str, lake: Path, **more: int) -> Engine:
     sink = {"type": "iceberg", "name": "lake", "warehouse": f"file://{lake}", **more}
-    configured = settings.Settings(store=settings.Store(url=store_url), sinks=(sink,))
-    return Engine(configured, sinks.configured(configured, {}), spark=spark)
+    configured = settings.Settings(store=settings.StoreSettings(url=store_url), sinks=(sink,))
+    return Engine(configured, sinks.from_settings(configured, {}), spark=spark)
 
 
 def _deliver(spark: SparkSession, store_url: str, lake: Path) -> float:
-    """As `tailrace deliver --once` does it, on a session that is there already."""
+    """Deliver as `tailrace deliver --once` does, on an existing session, and return the seconds."""
     engine = _engine_for(spark, store_url, lake, interval_ms=0)
     began = time.monotonic()
     engine.start()
@@ -147,11 +148,11 @@ _SUMS = (
 def _compare(log: ReadyLog, lake: Path) -> None:
     with log.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        told = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
+        expected = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
     found = _duckdb().execute(f"SELECT {_SUMS} FROM {_scan(lake)}".replace("::numeric", "::decimal(38)")).fetchone()
-    assert told is not None
+    assert expected is not None
     assert found is not None
-    assert [str(v) for v in told] == [str(v) for v in found], "the rows are not the source's"
+    assert [str(v) for v in expected] == [str(v) for v in found], "the rows differ from the source's"
 
 
 @cache
@@ -170,7 +171,7 @@ def _scan(lake: Path, table: str = "public.t") -> str:
 
 
 def _curve(report: Report, spark: SparkSession, server: Postgres, directory: Path) -> None:
-    report.title("Lake: what updates all over a table cost, beside Spark's MERGE of the same (matched clauses alone)")
+    report.title("Lake: the cost of updates all over a table, compared with Spark's MERGE (matched clauses only)")
     for rows in (1_000_000, 10_000_000):
         lake, store = directory / f"curve{rows}", str(directory / f"log{rows}")
         database = f"curve{rows}"
@@ -192,7 +193,7 @@ def _curve(report: Report, spark: SparkSession, server: Postgres, directory: Pat
 
 
 def _updates(spark: SparkSession, log: ReadyLog, lake: Path, changes: int, rows: int) -> float:
-    """The second of two steps in one session: as one that runs for longer has it."""
+    """Return the seconds of the second of two steps in one session, as in a session that has run for a while."""
     seconds = []
     engine = _engine_for(spark, log.store_url, lake, interval_ms=0)
     engine.start()
@@ -281,14 +282,14 @@ def _newest(lake: Path) -> int:
 _STEPS = 150
 
 
-def _upkeep(report: Report) -> None:
-    report.title("Lake: files and bytes under a load, before and after upkeep")
+def _maintenance(report: Report) -> None:
+    report.title("Lake: files and bytes under a load, before and after maintenance")
     with Postgres() as source, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
         store, lake = f"{directory}/store", Path(directory) / "lake"
         _fill(source)
         with Capturing(source, store):
             _await_snapshots(store)
-            # As often as it can, instead of once a second: an hour's files do not take an hour.
+            # Steps as often as possible instead of once a second, so that an hour's files do not take an hour.
             engine = _engine_for(None, store, lake, interval_ms=0, compact_bytes=0, history_minutes=1_000_000)
             engine.start()
             try:
@@ -298,19 +299,19 @@ def _upkeep(report: Report) -> None:
             finally:
                 engine.stop()
             report.section(f"public.t after {_STEPS} steps at {_PER_SECOND:,} changes a second")
-            _tell_size(report, "before", lake)
+            _print_size(report, "before", lake)
             engine = _engine_for(None, store, lake, history_minutes=0)
             engine.start()
             try:
                 wait_until(lambda: _snapshots(lake) <= 2, _LIMIT_S)
-                tidy = _snapshots(lake)
-                assert tidy <= 2, engine.sinks["lake"].error or f"{tidy} snapshots are left"
+                remaining = _snapshots(lake)
+                assert remaining <= 2, engine.sinks["lake"].error or f"{remaining} snapshots are left"
             finally:
                 engine.stop()
-            _tell_size(report, "after", lake)
+            _print_size(report, "after", lake)
 
 
-def _tell_size(report: Report, what: str, lake: Path) -> None:
+def _print_size(report: Report, what: str, lake: Path) -> None:
     files = [path for path in lake.glob("public/t-*/**/*") if path.is_file()]
     seconds = []
     for _ in range(3):
@@ -351,7 +352,7 @@ def _writing(source: Postgres) -> Iterator[None]:
 
 
 def _write(source: Postgres, stop: threading.Event) -> None:
-    """Transactions of ten changes: inserts, updates and deletes."""
+    """Commit transactions of ten changes: inserts, updates and deletes."""
     rng, top, low = random.Random(1), 100_000, 1
     with source.connect() as connection:
         due = time.monotonic()

@@ -1,4 +1,4 @@
-"""Commit → durable: single small transactions at random moments, into files and into the S3 server."""
+"""Commit → durable: the latency of small transactions at random times, into files and into the S3 server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from bench.report import Report
 from tailrace import settings
+from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.s3 import S3Server
-from tailrace.source.capture import Capture
 from tailrace.store import Store
 
 _COMMITS = 400
@@ -34,7 +34,7 @@ def run(report: Report) -> None:
 
 def _measure(report: Report, name: str, server: Postgres, connection: Any, store: Store, want_ms: float) -> None:
     slot = name.lower().replace(" ", "_")
-    configured = settings.Settings(source=settings.Source(url=server.url, slot=slot))
+    configured = settings.Settings(source=settings.SourceSettings(url=server.url, slot=slot))
     capture = Capture(configured, store)
     thread = threading.Thread(target=capture.run, daemon=True)
     thread.start()
@@ -50,7 +50,7 @@ def _measure(report: Report, name: str, server: Postgres, connection: Any, store
         connection.execute("INSERT INTO t (note) VALUES ('x')")
         at = time.perf_counter()
         row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
-        # What is durable past the commit's record covers it; the next record begins at this LSN or after padding.
+        # Once the durable LSN is past its record, a commit is durable. The next record begins here or after padding.
         committed.append((Lsn(Lsn.parse(row[0]) - 8), at))
     wait_until(lambda: len(durable) == _COMMITS, 60)
     finished.set()

@@ -25,19 +25,20 @@ from bench.replica import INSERTS
 from bench.report import Report
 from bench.throughput import TABLE, receive
 from tailrace import settings, sinks
+from tailrace.delivery.sink_settings import SinkSettings
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.log import decoding, plan
+from tailrace.log import decoding, planner
 from tailrace.log.reader import LogReader
-from tailrace.sinks.nats import NatsOptions, compression, frames, stream
-from tailrace.sinks.nats.encoding import ENCODINGS
-from tailrace.sinks.nats.frames import Sender
-from tailrace.sinks.nats.payload import Ids, Manner, changes
-from tailrace.sinks.nats.requests import Requests
-from tailrace.sinks.nats.schemas import Schemas
-from tailrace.sinks.nats.wire import Wire
-from tailrace.spark.delivery import Engine
+from tailrace.sinks.nats import NatsOptions, compression, jetstream, message_batch
+from tailrace.sinks.nats.client import NatsClient
+from tailrace.sinks.nats.message_batch import Sender
+from tailrace.sinks.nats.payload import MessageFormat, MessageIds, change_messages
+from tailrace.sinks.nats.payload_encoding import ENCODINGS
+from tailrace.sinks.nats.schema_bucket import SchemaBucket
+from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
+from tailrace.spark.engine import Engine
 from tailrace.spark.session import session
 from tailrace.store import Store
 
@@ -83,16 +84,16 @@ def _drain(report: Report, log: ReadyLog) -> None:
                     bare.append(_publish(log, server))
                 with NatsServer() as server:
                     configured = settings.Settings(
-                        store=settings.Store(url=log.store_url),
-                        sinks=({"type": "nats", "name": f"told{round_}", "url": server.url},),
+                        store=settings.StoreSettings(url=log.store_url),
+                        sinks=({"type": "nats", "name": f"bus{round_}", "url": server.url},),
                     )
-                    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+                    engine = Engine(configured, sinks.from_settings(configured, {}), spark=spark)
                     before, began = _cpu(), time.monotonic()
                     engine.start()
                     try:
                         done = engine.wait(engine.end(), _LIMIT_S)
                         ours.append(time.monotonic() - began)
-                        assert done, engine.sinks[f"told{round_}"].error or "not delivered in time"
+                        assert done, engine.sinks[f"bus{round_}"].error or "not delivered in time"
                         processors.append(_cpu() - before)
                     finally:
                         engine.stop()
@@ -114,50 +115,52 @@ def _drain(report: Report, log: ReadyLog) -> None:
 def _publish(log: ReadyLog, server: NatsServer) -> float:
     """Frames first, then the clock."""
     reader = LogReader(Store.open(log.store_url))
-    batch = plan.following(reader, plan.begin(reader, None), plan.UNLIMITED)
+    batch = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED)
     options = NatsOptions(url=server.url)
-    wire = Wire(options, "bench")
+    client = NatsClient(options, "bench")
     try:
-        stream.ensure(wire, "CDC", ["cdc.>"], stream.kept_for(3600), create=True)
-        manner, ids = Manner(ENCODINGS["msgpack"], options), Ids(0)
-        made: list[tuple[memoryview, frames.I64]] = []
+        jetstream.ensure_stream(client, "CDC", ["cdc.>"], jetstream.retention(3600), create=True)
+        message_format, ids = MessageFormat(ENCODINGS["msgpack"], options), MessageIds(0)
+        made: list[tuple[memoryview, message_batch.I64]] = []
         last = 0
-        for chunk in decoding.chunks(reader, batch.slices, decoding.Admission(), as_text=True):
+        for chunk in decoding.chunks(reader, batch.slices, decoding.ChangeFilter(), as_text=True):
             runs = [run for run in chunk[1] if isinstance(run, decoding.TableChanges)]
-            told = frames.batch([changes(run, manner, ids) for run in runs], Sender("bench", 0))
-            if told is not None:
-                made.append(frames.frames(told, wire.acknowledgements, last))
-                last += len(told)
+            messages = message_batch.merge(
+                [change_messages(run, message_format, ids) for run in runs], Sender("bench", 0)
+            )
+            if messages is not None:
+                made.append(message_batch.encode_frames(messages, client.ack_subject, last))
+                last += len(messages)
         began = time.monotonic()
         for data, ends in made:
-            wire.publish(data, ends)
+            client.publish_frames(data, ends)
         return time.monotonic() - began
     finally:
-        wire.close()
+        client.close()
 
 
 def _snapshots(report: Report, log: ReadyLog) -> None:
     report.section("a snapshot on request: 500K small rows of 5 columns, in chunks of 10,000")
     sizes: dict[str, int] = {}
-    for how, fewest in (("plain", 0), ("zstd", 1 << 60), ("zstd, with a dictionary", 100)):
-        with NatsServer(max_payload=8 << 20) as server, patch.object(compression, "_FEWEST", fewest):
-            options = NatsOptions(url=server.url, zstd=how != "plain").checked()
-            answering = Requests(options, "bench", settings.Store(log.store_url), sinks.Common())
-            wire = Wire(options, "bench", "init.meta.small")
+    for how, min_rows in (("plain", 0), ("zstd", 1 << 60), ("zstd, with a dictionary", 100)):
+        with NatsServer(max_payload=8 << 20) as server, patch.object(compression, "_MIN_ROWS", min_rows):
+            options = NatsOptions(url=server.url, zstd=how != "plain").validate()
+            responder = SnapshotResponder(options, "bench", settings.StoreSettings(log.store_url), SinkSettings())
+            client = NatsClient(options, "bench", "init.meta.small")
             try:
-                # As the sink has it before it answers anybody.
-                stream.ensure(wire, options.stream, [f"{options.subject}.>"], {}, create=True)
-                Schemas(wire, options, ENCODINGS["msgpack"]).ensure()
-                answering.start()
-                assert wait_until(lambda w=wire: "error" not in w.ask("$JS.API.STREAM.INFO.INIT"), 30)  # type: ignore[misc]
+                # The sink creates these before it answers requests.
+                jetstream.ensure_stream(client, options.stream, [f"{options.subject}.>"], {}, create=True)
+                SchemaBucket(client, options, ENCODINGS["msgpack"]).ensure()
+                responder.start()
+                assert wait_until(lambda w=client: "error" not in w.request("$JS.API.STREAM.INFO.INIT"), 30)  # type: ignore[misc]
                 began = time.monotonic()
-                wire.say("snapshot.request.small", b"")
-                assert wait_until(lambda w=wire: w.next(1.0) is not None, _LIMIT_S)  # type: ignore[misc]
+                client.send("snapshot.request.small", b"")
+                assert wait_until(lambda w=client: w.next_message(1.0) is not None, _LIMIT_S)  # type: ignore[misc]
                 seconds = time.monotonic() - began
-                sizes[how] = int(wire.ask("$JS.API.STREAM.INFO.INIT")["state"]["bytes"])
+                sizes[how] = int(client.request("$JS.API.STREAM.INFO.INIT")["state"]["bytes"])
             finally:
-                wire.close()
-                answering.stop()
+                client.close()
+                responder.stop()
         saved = 1 - sizes[how] / sizes["plain"]
         rate = f"{sizes['plain'] / seconds / 1e6:.0f} MB/s, {sizes[how] / 1e6:.0f} MB"
         is_last = how.endswith("dictionary")
@@ -167,11 +170,11 @@ def _snapshots(report: Report, log: ReadyLog) -> None:
 
 def _check(server: NatsServer) -> None:
     """Every id once: the stream's own count, and its last message."""
-    wire = Wire(NatsOptions(url=server.url), "check")
+    client = NatsClient(NatsOptions(url=server.url), "check")
     try:
-        state = wire.ask("$JS.API.STREAM.INFO.CDC")["state"]
+        state = client.request("$JS.API.STREAM.INFO.CDC")["state"]
     finally:
-        wire.close()
+        client.close()
     assert state["messages"] == state["last_seq"] == 1_000_001, state
 
 
@@ -204,9 +207,9 @@ def _latency(report: Report) -> None:
             store = Store.open(directory)
             assert wait_until(lambda: any(i.key.endswith("meta.json") for i in store.list("snapshots")), 60)
             configured = settings.Settings(
-                store=settings.Store(url=directory), sinks=({"type": "nats", "name": "told", "url": server.url},)
+                store=settings.StoreSettings(url=directory), sinks=({"type": "nats", "name": "bus", "url": server.url},)
             )
-            engine = Engine(configured, sinks.configured(configured, {}))
+            engine = Engine(configured, sinks.from_settings(configured, {}))
             engine.start()
             seen: list[float] = []
             committed: list[float] = []
@@ -214,7 +217,7 @@ def _latency(report: Report) -> None:
             watcher = threading.Thread(target=lambda: asyncio.run(_watch(server.url, seen, finished)))
             try:
                 connection.execute("INSERT INTO t (note) VALUES ('first')")
-                assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["told"].error
+                assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["bus"].error
                 watcher.start()
                 assert wait_until(lambda: len(seen) >= 1, 60), "the consumer has begun"
                 seen.clear()

@@ -1,7 +1,7 @@
-"""The query server: a million rows to a client, beside DuckDB in-process; TPC-H-like queries, beside the source.
+"""The query server: a million rows to a client, compared with DuckDB in-process; TPC-H-like queries, with the source.
 
-The lake is made of the source's own rows, without Spark, and the server runs in a process of its own. What the server
-costs is seen by a client that only counts bytes; psycopg's plain fetches into Python's objects stand beside DuckDB's.
+The lake is built from the source's own rows, without Spark, and the server runs in a separate process. A client that
+only counts bytes shows the server's cost. psycopg's fetches into Python objects are compared with DuckDB's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import pyarrow.csv
 from pyiceberg.catalog.sql import SqlCatalog
 
 from bench.report import Report
+from tailrace.capture import catalog as source_catalog
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import free_port, wait_until
-from tailrace.sinks.iceberg import point
-from tailrace.sinks.iceberg.point import Held, Point, PointTable
-from tailrace.source import catalog as source_catalog
+from tailrace.lake import point
+from tailrace.lake.point import Point, PointTable, SnapshotSummary
 from tailrace.store import Store
 
 _ROWS = 1_000_000
@@ -109,8 +109,8 @@ def _make_lake(source: psycopg.Connection[Any], lake: Path) -> None:
         point.save_relation(warehouse, "lake", relation)
         rows = _rows(source, name, {c.name: c.type.name for c in relation.columns})
         table = catalog.create_table(f"public.{name}", rows.schema)
-        held = Held(Lsn(0x100), "", datetime.now(UTC), relation.digest)
-        table.append(rows, snapshot_properties=held.summary())
+        summary = SnapshotSummary(Lsn(0x100), "", datetime.now(UTC), relation.digest)
+        table.append(rows, snapshot_properties=summary.to_dict())
         snapshot = table.current_snapshot()
         assert snapshot is not None
         where = table.metadata_location.removeprefix("file://")
@@ -148,7 +148,7 @@ def _serving(directory: Path, lake: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "tailrace", "--config", str(config), "query", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            assert wait_until(lambda: _answers(port), 60), "the server does not answer"
+            assert wait_until(lambda: _answers(port), 60), "the server did not answer in time"
             yield port
         finally:
             process.send_signal(signal.SIGTERM)
@@ -176,7 +176,7 @@ def _export(report: Report, client: psycopg.Connection[Any], lake: Path) -> None
     objects = _median(lambda: inside.execute(plain).fetchall(), 1)
     report.line("DuckDB, into Arrow", f"{arrow:.2f} s")
     report.line("DuckDB, into text (CSV)", f"{csv:.2f} s")
-    report.line("DuckDB, into Python's objects", f"{objects:.2f} s", "without the timestamps, which it cannot give")
+    report.line("DuckDB, into Python objects", f"{objects:.2f} s", "without the timestamps, which it cannot return")
     port = client.info.port
     for what, statement in (
         ("SELECT, bytes counted", "SELECT * FROM t"),
@@ -184,16 +184,16 @@ def _export(report: Report, client: psycopg.Connection[Any], lake: Path) -> None
         ("COPY binary, bytes counted", "COPY t TO STDOUT (FORMAT binary)"),
     ):
         seconds = _median(partial(_counted, port, statement))
-        told = (
+        comparison = (
             f"{seconds / arrow:.1f} times DuckDB into Arrow, {seconds / csv:.1f} into text; want ≤ {_WANT_EXPORT:.0f}"
         )
-        report.line(what, f"{seconds:.2f} s", told, ok=seconds / arrow <= _WANT_EXPORT)
+        report.line(what, f"{seconds:.2f} s", comparison, ok=seconds / arrow <= _WANT_EXPORT)
     query = "SELECT id, customer, amount, is_paid, status, note FROM t"
     for what, binary in (("psycopg fetchall, text", False), ("psycopg fetchall, binary", True)):
         with client.cursor(binary=binary) as cursor:
             seconds = _median(partial(_fetched, cursor, query), 1)
-        told = f"{seconds / objects:.1f} times DuckDB into objects; want ≤ {_WANT_EXPORT:.0f}"
-        report.line(what, f"{seconds:.2f} s", told, ok=seconds / objects <= _WANT_EXPORT)
+        comparison = f"{seconds / objects:.1f} times DuckDB into objects; want ≤ {_WANT_EXPORT:.0f}"
+        report.line(what, f"{seconds:.2f} s", comparison, ok=seconds / objects <= _WANT_EXPORT)
 
 
 def _fetched(cursor: psycopg.Cursor[Any], query: str) -> list[Any]:
@@ -201,7 +201,7 @@ def _fetched(cursor: psycopg.Cursor[Any], query: str) -> list[Any]:
 
 
 def _counted(port: int, statement: str) -> int:
-    """All bytes of an answer, read as they come."""
+    """Read all bytes of an answer as they come, and return their number."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         start = struct.pack("!i", 196_608) + b"user\0bench\0database\0bench\0\0"
         client.sendall(struct.pack("!i", len(start) + 4) + start)

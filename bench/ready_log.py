@@ -1,4 +1,4 @@
-"""A database whose changes are in a log already, and a slot from before them: what deliveries are measured on."""
+"""The input of delivery benchmarks: a database whose changes are already in a log, and a slot from before them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psycopg
 from tailrace.embedded.postgres import Postgres
 
 BEFORE = "before"
-"""The slot that stands before the load."""
+"""The slot whose position is before the load."""
 FINISHED = "finished"
-"""A table whose only row is the load's last transaction: who sees it has everything."""
+"""A table whose only row is the load's last transaction: a reader that sees the row has everything."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +26,24 @@ class ReadyLog:
     database: str
     store_url: str
     tables: tuple[str, ...]
-    """With `finished`, and each with its first column as key."""
+    """All tables, including `finished`. The first column of each is its key."""
     capture_seconds: float
 
     def connect(self) -> psycopg.Connection[Any]:
         return self.server.connect(self.database)
 
     def capture_rest(self) -> None:
-        """What was committed since."""
+        """Capture what was committed since."""
         capture(self.server, self.database, self.store_url)
 
     def drop_slots(self) -> None:
-        """So that another database of the server can have ones of these names."""
+        """Drop all slots, so that another database of the server can use their names."""
         with self.connect() as connection:
             connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
 
 def make(server: Postgres, database: str, store_url: str, tables: Sequence[str], load: Sequence[str]) -> ReadyLog:
-    """Empty tables, their snapshots, then the load, statement by statement, and all of it in the log."""
+    """Create empty tables, take their snapshots, run the load statement by statement, and capture all of it."""
     server.create_database(database)
     with server.connect(database) as connection:
         for statement in tables:
@@ -52,7 +52,7 @@ def make(server: Postgres, database: str, store_url: str, tables: Sequence[str],
         names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1").fetchall()
         capture(server, database, store_url)
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [BEFORE])
-        connection.execute("SET synchronous_commit = off")  # only making the load; all of it is in the WAL the same
+        connection.execute("SET synchronous_commit = off")  # speeds up the load; the WAL holds all of it anyway
         for statement in load:
             connection.execute(statement.encode())
         connection.execute("SET synchronous_commit = on")
@@ -63,7 +63,7 @@ def make(server: Postgres, database: str, store_url: str, tables: Sequence[str],
 
 
 def capture(server: Postgres, database: str, store_url: str) -> None:
-    """Everything that is committed, then it ends."""
+    """Run capture until the log has everything that is committed now."""
     environment = {"TAILRACE_SOURCE_URL": server.url_of(database), "TAILRACE_STORE_URL": store_url}
     command = [sys.executable, "-m", "tailrace", "capture", "--until-lsn", "current"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)

@@ -1,12 +1,12 @@
-"""Draining a ready log into a replica, beside PostgreSQL's own logical replication of the same changes.
+"""Draining a ready log into a replica, compared with PostgreSQL's own logical replication of the same changes.
 
-Both write to a second server, each into a database of its own, one after the other; who comes first changes from round
-to round, because what one leaves in caches and in the server's background must not always help or harm the same. Both
-clocks stop when everything is seen at the destination; then the rows are compared with the source's.
+Both write to a second server, each into its own database, one after the other. The order alternates from round to
+round, so that the caches and background work that one leaves behind do not always affect the same one. Both clocks stop
+when everything is visible at the destination; then the rows are compared with the source's.
 
-What the ratio does not show: the subscription decodes the WAL while it is timed, which Tailrace did when it captured
-("captured before" is how long that took); the subscription's worker commits without waiting for its disk, as is
-PostgreSQL's default for it, and the sink waits.
+The ratio does not show two differences. The subscription decodes the WAL while it is timed; Tailrace did so during
+capture ("captured before" is how long that took). The subscription's worker commits without waiting for its disk, as is
+PostgreSQL's default for it; the sink waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.report import Report
 from bench.throughput import ROW, TABLE
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
-from tailrace.spark.delivery.engine import Engine
+from tailrace.spark.engine import Engine
 from tailrace.spark.session import session
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ BEGIN
     END LOOP;
 END $$
 """
-"""Each transaction: half inserts, three tenths updates all over the table, a fifth deletes of its oldest rows."""
+"""In each transaction: half inserts, three tenths updates all over the table, a fifth deletes of its oldest rows."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Load:
 class _Drain:
     seconds: float
     starting: float = 0.0
-    """Until the first step was begun: the sink opened, tables made, the query started."""
+    """Seconds until the first step began: opening the sink, creating tables, starting the query."""
     staging: float = 0.0
     committing: float = 0.0
     steps: int = 0
@@ -104,7 +104,7 @@ _LOADS = (
 
 
 def run(report: Report, rounds: int = 3) -> None:
-    report.title("Replica: a ready log drained into PostgreSQL, beside CREATE SUBSCRIPTION on the same changes")
+    report.title("Replica: a ready log drained into PostgreSQL, compared with CREATE SUBSCRIPTION on the same changes")
     began = time.monotonic()
     spark = session("bench")
     started = time.monotonic() - began
@@ -149,15 +149,15 @@ def _measure(
     best = min(ours, key=lambda drain: drain.seconds)
     report.section(load.name)
     report.line("CREATE SUBSCRIPTION", _rates(load.changes, theirs), "changes/s, slowest and fastest round")
-    report.line("deliver", _rates(load.changes, ours), "Spark had been started; rows compared")
+    report.line("deliver", _rates(load.changes, ours), "Spark was already running; rows compared")
     report.line("ratio", f"{ratio:.2f}", f"want ≥ {load.want}", ok=ratio >= load.want)
     begun = statistics.median(t.seconds / (o.seconds - o.starting) for t, o in zip(theirs, ours, strict=True))
-    report.line("ratio from the first step on", f"{begun:.2f}", "what a longer drain comes to")
-    report.line("until the first step", f"{best.starting:.1f} s", "of the fastest: sink opened, query started")
-    report.line("read, decode, stage", f"{best.staging:.1f} s", f"in {best.steps} steps, on executors if large")
+    report.line("ratio from the first step on", f"{begun:.2f}", "what a longer drain approaches")
+    report.line("until the first step", f"{best.starting:.1f} s", "of the fastest: open the sink, start the query")
+    report.line("read, decode, stage", f"{best.staging:.1f} s", f"in {best.steps} steps")
     report.line("apply and commit", f"{best.committing:.1f} s")
-    report.line("Spark's start", f"{started:.1f} s", f"not in the above; the first drain took {ours[0].seconds:.1f} s")
-    report.line("captured before", f"{log.capture_seconds:.1f} s", "by capture, its process's start included")
+    report.line("Spark's start", f"{started:.1f} s", f"excluded above; the first drain took {ours[0].seconds:.1f} s")
+    report.line("captured before", f"{log.capture_seconds:.1f} s", "by capture, including its start")
     log.drop_slots()
 
 
@@ -167,13 +167,13 @@ def _rates(changes: int, drains: list[_Drain]) -> str:
 
 
 def _deliver(log: ReadyLog, spark: SparkSession, destination: Postgres, database: str) -> _Drain:
-    """As `tailrace deliver --once` does it, on a session that is there already."""
+    """Deliver as `tailrace deliver --once` does, on an existing session."""
     configured = settings.Settings(
-        store=settings.Store(url=log.store_url),
+        store=settings.StoreSettings(url=log.store_url),
         sinks=({"type": timed_sink.TYPE, "name": database, "url": destination.url_of(database)},),
     )
     timed_sink.STEPS.clear()
-    engine = Engine(configured, sinks.configured(configured, {}), spark=spark)
+    engine = Engine(configured, sinks.from_settings(configured, {}), spark=spark)
     began = time.time()
     engine.start()
     try:
@@ -195,8 +195,8 @@ def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: 
     with destination.connect(database) as connection:
         for table in log.tables:
             columns = "(id int PRIMARY KEY)" if table == FINISHED else None
-            made = f"CREATE TABLE {table} {columns}" if columns else TABLE.format(name=table)
-            connection.execute(made.encode())
+            statement = f"CREATE TABLE {table} {columns}" if columns else TABLE.format(name=table)
+            connection.execute(statement.encode())
         connection.execute(
             f"CREATE SUBSCRIPTION {slot} CONNECTION '{log.server.url_of(log.database)}' PUBLICATION tailrace"
             f" WITH (enabled = false, create_slot = false, slot_name = '{slot}', copy_data = false)".encode()
@@ -205,7 +205,7 @@ def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: 
         connection.execute(f"ALTER SUBSCRIPTION {slot} ENABLE".encode())
         query = f"SELECT count(*) FROM {FINISHED}".encode()
         while connection.execute(query).fetchone() != (1,):
-            assert time.monotonic() - began < _LIMIT_S, "the subscription does not get on"
+            assert time.monotonic() - began < _LIMIT_S, "the subscription did not finish in time"
             time.sleep(0.02)
         seconds = time.monotonic() - began
         connection.execute(f"DROP SUBSCRIPTION {slot}".encode())
@@ -213,7 +213,7 @@ def _subscribe(log: ReadyLog, _: SparkSession, destination: Postgres, database: 
 
 
 def _compare(log: ReadyLog, destination: Postgres, database: str) -> None:
-    """All rows of all tables, as PostgreSQL writes them, in the order of the key."""
+    """Compare all rows of all tables, as PostgreSQL prints them, in key order."""
     for table in log.tables:
         copy = f"COPY (SELECT * FROM {table} ORDER BY id) TO STDOUT".encode()
         digests = []
@@ -223,4 +223,4 @@ def _compare(log: ReadyLog, destination: Postgres, database: str) -> None:
                 for part in rows:
                     digest.update(part)
             digests.append(digest.hexdigest())
-        assert digests[0] == digests[1], f"{database}: the rows of {table} are not the source's"
+        assert digests[0] == digests[1], f"{database}: the rows of {table} differ from the source's"

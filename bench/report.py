@@ -1,4 +1,4 @@
-"""What benchmarks print: a figure, what was wanted, whether it is met."""
+"""The output of benchmarks: each figure, its target, and whether it meets the target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report:
 
 
 def missed_by(part: str) -> list[str]:
-    """Runs a benchmark; what was wanted and not reached."""
+    """Run a benchmark and return the lines of the targets it missed."""
     report = Report()
     importlib.import_module(f"bench.{part}").run(report)
     return report.missed

@@ -1,4 +1,4 @@
-"""Copying a table of a million rows into the store, beside COPY TO STDOUT into nothing."""
+"""Copying a table of a million rows into the store, compared with COPY TO STDOUT into /dev/null."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from bench.report import Report
 from bench.throughput import ROW, TABLE
 from tailrace import settings
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.embedded.postgres import Postgres
-from tailrace.source.snapshot import SnapshotJob
 
 _ROWS = 1_000_000
 
 
 def run(report: Report) -> None:
-    report.title("Snapshot: 1M rows into a local store, beside COPY TO STDOUT alone")
+    report.title("Snapshot: 1M rows into a local store, compared with COPY TO STDOUT alone")
     with Postgres(max_wal_size="8GB") as server, server.connect(autocommit=True) as connection:
         connection.execute(TABLE.format(name="t"))
         connection.execute(f"INSERT INTO t SELECT {ROW} FROM generate_series(1, {_ROWS}) g")
@@ -29,7 +29,7 @@ def run(report: Report) -> None:
             alone = time.monotonic() - began
             with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
                 configured = settings.Settings(
-                    source=settings.Source(url=server.url), store=settings.Store(url=directory)
+                    source=settings.SourceSettings(url=server.url), store=settings.StoreSettings(url=directory)
                 )
                 job = SnapshotJob(configured)
                 began = time.monotonic()

@@ -1,8 +1,8 @@
-"""Reading a table's changes with Spark, typed, beside the same rows read from plain typed Parquet.
+"""Reading a table's changes with Spark, typed, compared with the same rows read from plain typed Parquet.
 
-Both are read into Spark's own sink that drops everything, in turns. The first round of each is not counted: Java
-compiles, and workers start. Parquet is read by Java inside the executor, column by column; the log by Python's workers,
-from pgoutput's texts, with more columns, which say what happened to each row, when and where.
+Both are read into Spark's noop sink, in turns. The first round of each is not counted, because Java compiles and
+workers start. Java reads Parquet inside the executor, column by column. Python workers read the log from pgoutput's
+texts, with additional columns that say what happened to each row, when and at which position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = 1_000_000
 _COLUMNS = ("id", "customer", "amount", "placed_at", "is_paid", "status", "note")
 _ROUNDS = 5
 _WANT = 300_000
-# The same words in both dialects.
+# Valid in both SQL dialects.
 _SUMS = (
     "count(*), sum(id), sum(customer), sum(amount), sum(CASE WHEN is_paid THEN id END), min(placed_at), max(placed_at),"
     " sum(id * length(status)), min(note), max(note), count(DISTINCT note)"
@@ -35,7 +35,7 @@ _SUMS = (
 
 
 def run(report: Report) -> None:
-    report.title("Spark: 1M rows of 7 columns read typed from the log, beside plain typed Parquet")
+    report.title("Spark: 1M rows of 7 columns read typed from the log, compared with plain typed Parquet")
     spark = session("bench")
     try:
         register(spark)
@@ -54,9 +54,9 @@ def _measure(report: Report, spark: SparkSession, log: ReadyLog, plain_path: str
     typed.select(*_COLUMNS).write.parquet(plain_path)
     plain = spark.read.parquet(plain_path)
     with log.connect() as connection:
-        told = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
+        expected = connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
     for frame in (typed, plain):
-        assert told == _sums(spark, frame), "the rows are not the source's"
+        assert expected == _sums(spark, frame), "the rows differ from the source's"
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(_ROUNDS + 1):

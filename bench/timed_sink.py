@@ -1,4 +1,4 @@
-"""The PostgreSQL replica, with a note of when each half of each step is done: a sink from outside, by dotted path."""
+"""The PostgreSQL sink, which also records when each step is staged and committed; configured by dotted path."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace import sinks
 from tailrace.change import Lsn
-from tailrace.sinks.base import Receipt, Step
+from tailrace.delivery.contract import Receipt, Step
+from tailrace.delivery.sink_settings import SinkContext
 from tailrace.sinks.postgres import PostgresSink
 
 TYPE: Final = "bench.timed_sink:TimedSink"
@@ -18,22 +18,22 @@ TYPE: Final = "bench.timed_sink:TimedSink"
 
 @dataclass
 class Times:
-    """Of one step."""
+    """The times of one step."""
 
     end: Lsn
     begun: float
     segments: dict[int, float]
-    """When each of its segments was written."""
+    """The time at which each of its segments was written, by id."""
     staged: float = 0.0
     committed: float = 0.0
 
 
 STEPS: Final[list[Times]] = []
-"""In the driver, where steps are begun and committed; loads are not among them."""
+"""The steps of this process, the driver, where steps begin and are committed. Loads are not included."""
 
 
 class TimedSink(PostgresSink):
-    def __init__(self, name: str, options: Any, context: sinks.Context) -> None:
+    def __init__(self, name: str, options: Any, context: SinkContext) -> None:
         super().__init__(name, options, context)
         self._log = Path(context.store.url) / "log"
 
