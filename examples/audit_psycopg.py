@@ -1,8 +1,8 @@
-"""Who did it, from an application that uses psycopg: each transaction says it, and the audit trail keeps it.
+"""Audit context from an application that uses psycopg: each transaction names its user, and the audit trail records it.
 
     python examples/audit_psycopg.py postgresql://user@host/database
 
-makes a table `notes` and changes it under two users; the trail's `context` has them.
+creates a table `notes` and changes it as two users. The trail's column `context` has both.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import psycopg
 
 
 @contextmanager
-def acting(connection: psycopg.Connection, **context: object) -> Iterator[psycopg.Connection]:
-    """A transaction whose changes carry this context."""
+def audited(connection: psycopg.Connection, **context: object) -> Iterator[psycopg.Connection]:
+    """Run a transaction whose changes carry `context`."""
     with connection.transaction():
         # Transactional (true): if the transaction is rolled back, so is the message.
         connection.execute("SELECT pg_logical_emit_message(true, '_bemi', %s)", [json.dumps(context)])
@@ -27,9 +27,9 @@ def acting(connection: psycopg.Connection, **context: object) -> Iterator[psycop
 def main(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS notes (id int PRIMARY KEY, body text)")
-        with acting(connection, user="ann", request_id="r-1") as transaction:
+        with audited(connection, user="ann", request_id="r-1") as transaction:
             transaction.execute("INSERT INTO notes VALUES (1, 'draft') ON CONFLICT (id) DO UPDATE SET body = 'draft'")
-        with acting(connection, user="bob", request_id="r-2") as transaction:
+        with audited(connection, user="bob", request_id="r-2") as transaction:
             transaction.execute("UPDATE notes SET body = 'final' WHERE id = 1")
 
 

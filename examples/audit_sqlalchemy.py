@@ -1,8 +1,8 @@
-"""Who did it, from an application that uses SQLAlchemy: set it once a request, and every transaction says it.
+"""Audit context from an application that uses SQLAlchemy: set it once per request, and every transaction carries it.
 
     python examples/audit_sqlalchemy.py postgresql+psycopg://user@host/database
 
-makes a table `notes` and changes it under two users; the trail's `context` has them.
+creates a table `notes` and changes it as two users. The trail's column `context` has both.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 context: ContextVar[dict[str, Any] | None] = ContextVar("context", default=None)
-"""Of the request under way: a middleware sets it."""
+"""The context of the current request. A middleware sets it."""
 
 
 def audit(engine: Engine) -> None:
-    """From now on every transaction of the engine begins by saying who is at it."""
+    """Make every transaction of the engine begin with a message that carries the context."""
 
     @event.listens_for(engine, "begin")
-    def say(connection: Connection) -> None:
-        who = context.get()
-        if who is not None:
+    def emit_context(connection: Connection) -> None:
+        current = context.get()
+        if current is not None:
             connection.execute(
-                text("SELECT pg_logical_emit_message(true, '_bemi', :context)"), {"context": json.dumps(who)}
+                text("SELECT pg_logical_emit_message(true, '_bemi', :context)"), {"context": json.dumps(current)}
             )
 
 
