@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .PHONY: help
-help: ## what there is to make
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
 
 .venv/.installed: pyproject.toml requirements.lock
@@ -13,31 +13,31 @@ help: ## what there is to make
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.installed ## make .venv and install everything into it
+setup: .venv/.installed ## create .venv and install everything into it
 
 .PHONY: demo
-demo: setup ## a shop on an embedded PostgreSQL, captured and replicated live
+demo: setup ## capture and replicate a shop on an embedded PostgreSQL, live
 	@$(BIN)/tailrace demo
 
 .PHONY: test
-test: setup ## all tests, on real servers from wheels
+test: setup ## run all tests, on real servers from wheels
 	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: lint
-lint: setup ## ruff and mypy
+lint: setup ## run ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 .PHONY: chaos
-chaos: setup ## thousands of kill -9 under load (KILLS=2000), then of deliveries and destinations
+chaos: setup ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
 	@$(BIN)/pytest -q -s -m soak
 
 .PHONY: bench
-bench: setup ## rates, latency and memory, against baselines of the same run
+bench: setup ## measure rates, latency and memory, with baselines in the same run
 	@$(BIN)/python -m bench
 
 .PHONY: lock
-lock: setup ## renew requirements.lock from pyproject.toml
+lock: setup ## update requirements.lock from pyproject.toml
 	@$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
 	@.venv/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--extra embedded --extra nats --extra query --extra spark --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml

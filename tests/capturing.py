@@ -1,4 +1,4 @@
-"""Capture as tests run it: in a thread or a process of its own, awaited by what is durable; and its witness."""
+"""Runs capture for tests, in a thread or a process, and reads the same changes from a second slot to compare."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ import psycopg
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
+from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
 from tailrace.pgoutput import message
-from tailrace.source.capture import Capture
 from tailrace.store import Store
 
 
 def configured(database: Database, **capture: Any) -> settings.Settings:
     return settings.Settings(
-        source=settings.Source(url=database.url), capture=settings.Capture(**{"seal_after_ms": 5, **capture})
+        source=settings.SourceSettings(url=database.url),
+        capture=settings.CaptureSettings(**{"seal_after_ms": 5, **capture}),
     )
 
 
 class CaptureThread:
-    """A capture under way; leaving the context stops it, and raises what it raised."""
+    """A running capture. Leaving the context stops it and raises its error, if any."""
 
     def __init__(self, configured: settings.Settings, store: Store, **options: Any) -> None:
         self.capture = Capture(configured, store, **options)
@@ -50,8 +51,8 @@ class CaptureThread:
             raise self.error
 
     def wait(self, condition: Any, seconds: float = 60) -> None:
-        """Until the condition holds; an error of capture's is raised here."""
-        assert wait_until(lambda: condition() or self.error is not None, seconds), "waited in vain"
+        """Wait until the condition holds. Raises capture's error, if any."""
+        assert wait_until(lambda: condition() or self.error is not None, seconds), "timed out"
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -60,8 +61,8 @@ class CaptureThread:
         self.wait(lambda: self.capture.durable_lsn >= lsn)
 
     def failure(self, seconds: float = 60) -> BaseException:
-        """What capture ended with."""
-        assert wait_until(lambda: self.error is not None, seconds), "capture goes on"
+        """Wait for the end of capture, and return its error."""
+        assert wait_until(lambda: self.error is not None, seconds), "capture is still running"
         error, self.error = self.error, None
         assert error is not None
         return error
@@ -74,7 +75,7 @@ class CaptureThread:
 
 
 def environment(database: Database, store_url: str, options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `tailrace` needs to know, with segments small enough for a test to make many."""
+    """The environment for `tailrace`, with segments small enough for a test to write many."""
     given = {
         "TAILRACE_SOURCE_URL": database.url,
         "TAILRACE_STORE_URL": store_url,
@@ -91,7 +92,7 @@ def tailrace(*arguments: str) -> list[str]:
 
 
 def capture_to_end(env: Mapping[str, str]) -> None:
-    """All that is committed now, by a process that must end well."""
+    """Capture everything committed so far in a process that must exit with 0."""
     done = subprocess.run(
         tailrace("capture", "--until-lsn", "current"), env=env, capture_output=True, text=True, timeout=120
     )
@@ -99,7 +100,7 @@ def capture_to_end(env: Mapping[str, str]) -> None:
 
 
 class Seen(NamedTuple):
-    """One change as a stream has it, whoever reads it."""
+    """One change, in a form that both readers of the stream produce."""
 
     commit_lsn: Lsn
     ordinal: int
@@ -107,10 +108,10 @@ class Seen(NamedTuple):
 
 
 class Witness:
-    """A second slot, read by PostgreSQL itself: which changes there were, in which order."""
+    """A second slot, read through SQL: all changes in order."""
 
     def __init__(self, connection: psycopg.Connection[Any], publication: str = "tailrace") -> None:
-        """Makes capture's slot too, so that both begin at the same place."""
+        """Create capture's slot too, so that both start at the same LSN."""
         self._connection = connection
         self._publication = publication
         connection.execute("SELECT pg_create_logical_replication_slot('tailrace', 'pgoutput')")
@@ -118,7 +119,7 @@ class Witness:
 
     @classmethod
     def existing(cls, connection: psycopg.Connection[Any]) -> Witness:
-        """The same witness on another connection, after a crash say."""
+        """The same witness on another connection, for example after a crash."""
         witness = cls.__new__(cls)
         witness._connection, witness._publication = connection, "tailrace"
         return witness
@@ -147,7 +148,7 @@ class Witness:
 
 
 def in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
-    """Every change that a reader of the log sees."""
+    """All changes that a reader of the log sees."""
     reader = LogReader(store)
     seen = []
     for span in reader.spans(reader.find(None), across_gaps=across_gaps):
@@ -160,10 +161,10 @@ def in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
 
 
 def current_lsn(connection: psycopg.Connection[Any]) -> Lsn:
-    """The end of everything written so far, when it is on disk: a message outside a transaction gets there later."""
+    """The LSN after everything written so far, once it is flushed; messages outside a transaction are flushed later."""
     end = _lsn(connection, "pg_current_wal_insert_lsn")
     past_header = end % 8192
-    if past_header <= 40:  # nothing stands on that page yet but its header, which is written with the next record
+    if past_header <= 40:  # that page has only its header yet, which is written with the next record
         end = Lsn(end - past_header)
     assert wait_until(lambda: _lsn(connection, "pg_current_wal_flush_lsn") >= end, 30)
     return end

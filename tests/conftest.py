@@ -1,4 +1,4 @@
-"""Fixtures are plugins: one module for each kind of real server."""
+"""Loads the fixture plugins, one module for each kind of real server."""
 
 import pytest
 
@@ -10,7 +10,7 @@ _LONG = (
     *("contract/test_sinks", "cli/test_run", "faults/test_kill", "cli/test_demo", "contract/test_lake", "spark/"),
     *("faults/", "embedded/test_cluster", "sinks/test_postgres", "sinks/test_files", "e2e/", "query/", "cli/"),
 )
-"""By how long they take, measured."""
+"""Test files with the longest measured duration."""
 
 
 def _rank(path: str) -> int:
@@ -18,5 +18,5 @@ def _rank(path: str) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: begun last, one of them would keep one worker busy while the others have nothing."""
+    """Run the longest files first: started last, they would occupy one worker while the others are idle."""
     items.sort(key=lambda item: _rank(item.path.as_posix()))

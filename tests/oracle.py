@@ -1,7 +1,7 @@
-"""The oracle: PostgreSQL's own rows, and the rows that changes make when they are followed one by one.
+"""The oracle: PostgreSQL's own rows, and the rows that result from applying changes one by one.
 
 Rows are tuples of PostgreSQL's text (bytes, or None for NULL), tables are multisets of rows. `Replica` is strict: a
-change of a row that is not there, or a second row of the same key, fails at its position.
+change of a missing row, or a second row with the same key, fails at its position.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from tailrace import text, types
+from tailrace.capture.source_connection import SESSION
 from tailrace.change import Change, Column, Image, Operation, Relation, Unchanged
-from tailrace.source.connection import SESSION
 
 Row = tuple[bytes | None, ...]
 Rows = Counter[Row]
@@ -30,19 +30,19 @@ ORDER BY attnum
 
 
 def pin(connection: Connection) -> None:
-    """Texts as Tailrace's own sessions have them."""
+    """The session settings that Tailrace uses, for equal text."""
     for name, setting in SESSION.items():
         if name != "search_path":
             connection.execute("SELECT set_config(%s, %s, false)", [name, setting])
 
 
 def rows(connection: Connection, schema: str, table: str, columns: Sequence[str] | None = None) -> Rows:
-    """What is in the table now, or in the connection's transaction; generated columns are left out."""
+    """The table's current rows, as the connection's transaction sees them, without generated columns."""
     pin(connection)
     qualified = sql.Identifier(schema, table)
     if columns is None:
         columns = [name for (name,) in connection.execute(_COLUMNS, [qualified.as_string(connection)])]
-    # Casts to text do not print what the type's output function prints (char, bool), so results are taken as they come.
+    # A cast to text differs from the type's output function for char and bool, so results are read as they are sent.
     select = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(map(sql.Identifier, columns)), qualified)
     result = connection.execute(select).pgresult
     assert result is not None
@@ -62,7 +62,7 @@ ORDER BY 1, 2, 4
 
 
 def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Every table's columns as information_schema has them."""
+    """The columns of every table, from information_schema."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     fields = ("name", "position", "data_type", "is_nullable", "column_default")
     for schema, table, *column in _unqualified(connection, _DESCRIBED):
@@ -71,7 +71,7 @@ def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, An
 
 
 def type_names(connection: Connection) -> dict[int, str]:
-    """By oid, as information_schema says of a column that has the type."""
+    """The types by oid, as information_schema names them for a column."""
     return dict(_unqualified(connection, _TYPE_NAMES))
 
 
@@ -84,20 +84,20 @@ FROM pg_type t JOIN pg_type s ON s.oid = CASE t.typtype WHEN 'd' THEN t.typbaset
 
 
 def _unqualified(connection: Connection, query: LiteralString) -> list[Any]:
-    """Where only names of the catalogue itself go without a schema."""
+    """Run with a search_path in which only names of pg_catalog need no schema."""
     with connection.transaction():
         connection.execute("SELECT set_config('search_path', '', true)")
         return connection.execute(query).fetchall()
 
 
 class Replica:
-    """Tables by oid, each as its newest relation describes it."""
+    """Tables by oid, each with the definition of its newest relation."""
 
     def __init__(self) -> None:
         self._tables: dict[int, _Table] = {}
 
     def load(self, relation: Relation, rows: Iterable[Row]) -> None:
-        """The state to start from, a snapshot's for example; may be called again with more rows."""
+        """Load the initial state, such as a snapshot's rows. May be called again with more rows."""
         table = self._table(relation)
         for row in rows:
             table.insert(row)
@@ -112,7 +112,7 @@ class Replica:
             raise AssertionError(f"{where}: {fault}") from None
 
     def rows(self, schema: str, table: str) -> Rows:
-        """The newest table of that name; nothing when no change ever touched it."""
+        """The rows of the newest table with that name; empty if no change ever touched it."""
         found = [t for t in self._tables.values() if (t.relation.schema, t.relation.name) == (schema, table)]
         return found[-1].multiset() if found else Counter()
 
@@ -128,7 +128,7 @@ class Replica:
 
 
 def replay(changes: Iterable[Change], start: Mapping[Relation, Iterable[Row]] | None = None) -> Replica:
-    """Follow changes from an initial state (none: empty tables)."""
+    """Apply changes to an initial state (None: empty tables)."""
     replica = Replica()
     for relation, initial in (start or {}).items():
         replica.load(relation, initial)
@@ -149,7 +149,7 @@ class _Table:
         return Counter(self._rows.values())
 
     def become(self, relation: Relation) -> None:
-        """The shape changed: rows show what PostgreSQL shows for them now."""
+        """Adapt the rows to a changed definition, as PostgreSQL does."""
         places = _places(self.relation, relation)
         rows = [tuple([row[p] if p is not None else missing for p, missing in places]) for row in self._rows.values()]
         self.__init__(relation)  # type: ignore[misc]
@@ -159,7 +159,7 @@ class _Table:
     def insert(self, row: Row) -> None:
         identity = self._of(row)
         if self._is_unique:
-            assert identity not in self._by_identity, "a row of this key is there already"
+            assert identity not in self._by_identity, "a row with this key already exists"
         self._rows[self._next] = row
         self._by_identity[identity].append(self._next)
         self._next += 1
@@ -204,11 +204,11 @@ class _Table:
 
     @staticmethod
     def _whole(image: Image, before: Row | None) -> Row:
-        """An unchanged value is the one that was there."""
+        """Take unchanged values from the old row."""
         row = []
         for index, value in enumerate(image):
             if isinstance(value, Unchanged):
-                assert before is not None, "a value said to be unchanged, where there was no row"
+                assert before is not None, "an unchanged value without an old row"
                 row.append(before[index])
             else:
                 row.append(value)
@@ -216,10 +216,10 @@ class _Table:
 
 
 def _places(old: Relation, new: Relation) -> list[tuple[int | None, bytes | None]]:
-    """For each new column, the old one that it is, if any, and what rows without it show.
+    """For each new column, the matching old column, if any, and the value of rows without it.
 
-    Numbers tell best. A column renamed or dropped since has none (the catalogue no longer knew it); then the name does,
-    and what is left over on both sides was renamed.
+    Numbers match first. A column that was renamed or dropped since has none, as the catalogue no longer had it; then
+    the name matches, and unmatched columns on both sides were renamed.
     """
     left = dict(enumerate(old.columns))
     found: dict[int, int] = {}
@@ -241,7 +241,7 @@ def _places(old: Relation, new: Relation) -> list[tuple[int | None, bytes | None
 
 
 def typed(relation: Relation, image: Image) -> tuple[Any, ...]:
-    """The image as its mapped types have it, in values that can be compared and hashed; special ones stay text."""
+    """The image in its mapped types, as values that can be compared and hashed; special values stay text."""
     return tuple([_typed(column, value) for column, value in zip(relation.columns, image, strict=True)])
 
 
@@ -253,7 +253,7 @@ def _typed(column: Column, value: bytes | Unchanged | None) -> Any:
 
 
 def typed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    """Rows of a snapshot's chunks, in the same values."""
+    """The rows of a snapshot's chunks, as such values."""
     for batch in batches:
         columns = [_plain(column).to_pylist() for column in batch.columns[:-1]]
         names = batch.schema.names
@@ -266,7 +266,7 @@ def typed_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Moments as integers: Python's end at the year 9999."""
+    """Temporal values as integers, because Python's end at the year 9999."""
     if pa.types.is_date32(column.type):
         return column.view(pa.int32())
     return column.view(pa.int64()) if pa.types.is_temporal(column.type) else column

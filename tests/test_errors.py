@@ -1,4 +1,4 @@
-"""Every error survives pickling: errors cross process borders in Spark."""
+"""Every error can be pickled, because errors cross process boundaries in Spark."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_every_class_pickles_with_message_and_hint(kind: type[TailraceError]) ->
     )
 
 
-def test_a_retry_helps_where_nobody_has_to_act() -> None:
+def test_only_temporary_errors_are_retried() -> None:
     assert {c.__name__ for c in CLASSES if c.retry} == {"SourceError", "StoreError", "SinkError"}
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_the_docstring_lists_every_class() -> None:
     documented = {line.split()[1] for line in (errors.__doc__ or "").splitlines() if line.strip()[:1] in ("├", "└")}
     assert documented == {c.__name__ for c in CLASSES} - {"TailraceError"}

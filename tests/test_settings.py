@@ -1,4 +1,4 @@
-"""Settings: everything wrong is said at once, and no secret is ever shown."""
+"""Settings: all faults are reported at once, and secrets are never shown."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.cli.init import TEMPLATE
 from tailrace.errors import ConfigError
-from tailrace.settings import Secret, Settings, Source, load
+from tailrace.settings import Secret, Settings, SourceSettings, load
 from tailrace.settings.pattern import TablePattern
-from tailrace.sinks import configured
+from tailrace.sinks import from_settings
 
 BOTH = {"TAILRACE_SOURCE_URL": "postgresql://u@h/d", "TAILRACE_STORE_URL": "file:///x"}
 
@@ -27,7 +27,7 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
-    sections, _, example = TEMPLATE.partition("# Where changes go")
+    sections, _, example = TEMPLATE.partition("# Sinks: the destinations")
     lines = sections.splitlines()
     unset = ("password_file", "sslmode", "sslrootcert", "max_age_hours", "max_bytes", "endpoint", "region")
     query = ("users", "tls_cert", "tls_key", "memory_bytes", "threads", "temp_directory")
@@ -41,7 +41,7 @@ def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
     shown = [line.removeprefix("# ") for line in example.splitlines() if " = " in line or line.startswith("# [")]
-    (sink,) = configured(load(written(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
+    (sink,) = from_settings(load(written(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
     assert sink.common.mask == {"*.*.email": "hash"}, "the example of a sink is one"
 
 
@@ -68,7 +68,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
             "TAILRACE_SNAPSHOT_ON_START": "false",
             "TAILRACE_RETENTION_MAX_AGE_HOURS": "1.5",
             "TAILRACE_CONFIG": "elsewhere",
-            "TAILRACE_SERVICE_HOST": "10.0.0.1",  # Kubernetes gives such to every pod beside a service of our name
+            "TAILRACE_SERVICE_HOST": "10.0.0.1",  # Kubernetes sets these in pods next to a service named tailrace
         },
     )
     assert found.source.tables == ("x.*", "y.z")
@@ -78,7 +78,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     assert load(None, {**BOTH, "TAILRACE_SOURCE_TABLES": """['a."b,c"']"""}).source.covers("a", "b,c")
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """
@@ -108,11 +108,11 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError) as caught:
         load(path, {"TAILRACE_SNAPSHOT_WORKER": "3", "TAILRACE_SNAPSHOT_CHUNK_ROWS": "many"})
-    told = str(caught.value)
+    message = str(caught.value)
     for words in (
         "stor is not a setting: did you mean store?",
         "source.slott is not a setting: did you mean source.slot?",
-        "source.url is not a text",
+        "source.url is not a string",
         "source.slot 'Not-A-Slot'",
         "source.publication",
         "source.tables 'public' is not a pattern",
@@ -122,14 +122,14 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         "capture.segment_bytes is 5",
         "capture.status_interval_s is not a number",
         "snapshot.workers is not a whole number",
-        "http.port is 70000: at most 65535",
+        "http.port is 70000: must be at most 65535",
         "TAILRACE_SNAPSHOT_WORKER is not a setting: did you mean TAILRACE_SNAPSHOT_WORKERS?",
         "TAILRACE_SNAPSHOT_CHUNK_ROWS is not a whole number",
         "sink 2 has no type",
         "sink 2 has the name 'lake'",
     ):
-        assert words in told
-    assert "17 settings are wrong" in told
+        assert words in message
+    assert "17 settings are wrong" in message
 
 
 def test_only_what_a_command_needs_is_required() -> None:
@@ -139,18 +139,18 @@ def test_only_what_a_command_needs_is_required() -> None:
 
 
 @pytest.mark.parametrize("text", ["[source", "a = 1\na = 2", "sink = 1", "[sink]\nname = 'x'", "source = 1"])
-def test_what_is_no_settings_file(tmp_path: Path, text: str) -> None:
+def test_an_invalid_settings_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError):
         load(written(tmp_path, text), BOTH)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file") as caught:
         load(tmp_path / "absent.toml", {})
     assert "tailrace init" in caught.value.hint
 
 
-def test_sinks_are_kept_as_written(tmp_path: Path) -> None:
+def test_sinks_are_read_as_written(tmp_path: Path) -> None:
     path = written(tmp_path, "[[sink]]\ntype = 'nats'\nname = 'n'\nurl = 'nats://u:planted@h'\nretry = { max = 3 }")
     found = load(path, BOTH)
     assert found.sinks == ({"type": "nats", "name": "n", "url": "nats://u:planted@h", "retry": {"max": 3}},)
@@ -170,7 +170,7 @@ def test_sinks_are_kept_as_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_password_in_the_url_is_moved_out_of_it(url: str) -> None:
-    source = Source(url=url)
+    source = SourceSettings(url=url)
     assert "planted" not in repr(source)
     assert "planted" not in source.url
     assert source.password == Secret("planted")
@@ -180,14 +180,14 @@ def test_a_password_in_the_url_is_moved_out_of_it(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql://u:plan ted@h/d", "host=h password='planted", "postgresql://u:planted%zz@h/d"]
 )
-def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
+def test_an_invalid_url_is_not_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {**BOTH, "TAILRACE_SOURCE_URL": url})
     assert "plan" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_where_the_password_comes_from(tmp_path: Path) -> None:
+def test_password_precedence(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("from file\n")
     with_file = written(tmp_path, '[source]\nurl = "postgresql://u:from-url@h/d"\npassword_file = "secret"')
 
@@ -206,7 +206,7 @@ def test_where_the_password_comes_from(tmp_path: Path) -> None:
         load(None, {**BOTH, "TAILRACE_SOURCE_PASSWORD_FILE": "/absent"})
 
 
-def test_a_secret_is_not_shown_by_accident() -> None:
+def test_a_secret_is_never_shown() -> None:
     secret = Secret("planted")
     for shown in (repr(secret), str(secret), f"{secret}", f"{secret!r:>30}", "%s" % secret, repr([secret])):  # noqa: UP031
         assert "planted" not in shown
@@ -214,7 +214,7 @@ def test_a_secret_is_not_shown_by_accident() -> None:
         json.dumps({"password": secret})
     with pytest.raises(TypeError):
         pickle.dumps(secret)
-    assert "planted" not in json.dumps(asdict(Source(password=secret)), default=str)
+    assert "planted" not in json.dumps(asdict(SourceSettings(password=secret)), default=str)
     assert copy.deepcopy(secret) is secret
     assert not hasattr(secret, "__dict__")
     assert secret == Secret("planted") != Secret("other")
@@ -244,6 +244,6 @@ def test_patterns(pattern: str, schema: str, table: str, is_match: bool) -> None
 
 
 @pytest.mark.parametrize("text", ["orders", "", ".", "a.", ".b", "a.b.c", 'a."b', 'a."".b', "a. b", 'a.""'])
-def test_what_is_no_pattern(text: str) -> None:
+def test_invalid_patterns(text: str) -> None:
     with pytest.raises(ConfigError):
         TablePattern.parse(text)

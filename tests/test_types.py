@@ -1,4 +1,4 @@
-"""What each PostgreSQL type becomes. The numbers in the ids are those of the project's list of hard values."""
+"""The mapping of each PostgreSQL type. The numbers in the ids refer to the project's list of hard values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pgoutput import build, read
 from tailrace import text, types
 from tailrace.change import Column, Type
 from tailrace.errors import DecodeError
-from tailrace.pgoutput.columns import decode
+from tailrace.pgoutput.decoder import decode
 from tailrace.text import SPECIAL
 
 DECIMAL = ("numeric", build.numeric(10, 2))
@@ -287,7 +287,7 @@ def test_null_is_null_everywhere() -> None:
     assert (mapping.arrow_value(None), mapping.python_value(None), mapping.json_text(None)) == (None, None, "null")
 
 
-def test_bytes_that_are_not_utf8_are_loud() -> None:
+def test_invalid_utf8_is_an_error() -> None:
     mapping = types.mapping(Column("c", build.type_("text")))
     for reading in (mapping.arrow_value, mapping.python_value, mapping.json_text):
         with pytest.raises(DecodeError, match="UTF-8"):
@@ -299,20 +299,20 @@ fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
 @fixed
 @given(st.dates())
-def test_dates_are_python_s_where_python_has_them(day: datetime.date) -> None:
+def test_dates_equal_pythons(day: datetime.date) -> None:
     assert text.date(day.isoformat()) == (day - datetime.date(1970, 1, 1)).days
 
 
 @fixed
 @given(st.datetimes())
-def test_timestamps_are_python_s_where_python_has_them(moment: datetime.datetime) -> None:
+def test_timestamps_equal_pythons(moment: datetime.datetime) -> None:
     microseconds = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
     assert text.timestamp(moment.isoformat(" "), None) == microseconds
 
 
 @pytest.mark.parametrize("above", [True, False])
 def test_float4_is_rounded_once(above: bool) -> None:
-    """A hair beside the middle of two singles: the nearest double is the middle itself, and would round to even."""
+    """Next to the midpoint of two floats: the nearest double is the midpoint itself, which would round to even."""
     middle = Decimal(1 + 2.0**-24)
     beside = middle + Decimal(10) ** -26 if above else Decimal(1 + 3 * 2.0**-24) - Decimal(10) ** -26
     assert text.float32(str(beside)) == 1 + 2.0**-23

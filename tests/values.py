@@ -1,4 +1,4 @@
-"""Random values of PostgreSQL's types, written as SQL takes them: ordinary ones, and those that break readers."""
+"""Random values of PostgreSQL's types as SQL expressions: ordinary ones, and those that break readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def text(rng: Random, longest: int = 30) -> str:
 
 
 def bulky(rng: Random) -> str:
-    """Too large for a page and hard to compress: stored apart."""
+    """Too large for a page and hard to compress, so that it is TOASTed."""
     return f"é{b64encode(rng.randbytes(rng.randint(1900, 6700))).decode()}é"
 
 
@@ -132,7 +132,7 @@ TYPES: dict[str, Make] = {
     "spot": _one_of("(1,a)", "(,)", '(2,"q""x, y")'),
     "spot[]": _one_of("{}", '{"(1,\\"a b\\")",NULL}'),
 }
-"""Type as SQL declares it → a value. The types' own names beyond PostgreSQL's are made by `DECLARATIONS`."""
+"""Type in SQL → a function for a random value. `DECLARATIONS` creates the types that PostgreSQL lacks."""
 
 
 def value(rng: Random, type_: str) -> str | None:

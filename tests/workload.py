@@ -1,8 +1,8 @@
-"""A random workload on a real PostgreSQL: seeded, so that the same seed does the same again.
+"""A random workload on a real PostgreSQL, which the same seed repeats exactly.
 
-One thread drives several connections and chooses at random which goes on, so transactions interleave, and still in an
-order that the seed fixes. A connection touches only rows of its own lane (by a number in the key), so none ever waits
-for another; what needs the whole table waits until the others have ended their transactions.
+One thread drives several connections and chooses at random which one continues, so transactions interleave in an order
+that the seed determines. A connection only touches rows of its own lane (by a number in the key), so none ever waits
+for another. Steps that need a whole table wait until the other connections have ended their transactions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from psycopg import sql
 from tests import values
 
 Connection = psycopg.Connection[Any]
-_KEYS = 40  # for each lane: few, so that keys are met again
+_KEYS = 40  # per lane: few, so that keys are reused
 _WIDE = "body"
 
 
 @dataclass
 class Table:
-    """`lane` is the column whose value, modulo the number of lanes, says whose row it is."""
+    """`lane` is the column whose value, modulo the number of lanes, gives the row's lane."""
 
     schema: str
     name: str
@@ -43,7 +43,7 @@ class Table:
 
     @property
     def escaped(self) -> sql.SQL:
-        """The name in a statement that has parameters."""
+        """The name, escaped for a statement with parameters."""
         return _sql(self.qualified.as_string().replace("%", "%%"))
 
     @property
@@ -69,7 +69,7 @@ def _tables(rng: random.Random) -> list[Table]:
 
     return [
         Table("public", "simple", {"id": "int4", **extra(1, 4)}, ("id",)),
-        # The key's order is not the columns'.
+        # The key's order differs from that of the columns.
         Table("public", "pair", {"c0": "text", "id": "int8", "part": "text", **extra(1, 3)}, ("part", "id")),
         Table("public", "labelled", {"label": "text", "id": "int4", **extra(1, 3)}, ("label",)),
         Table("public", "bag", {"id": "int4", "c0": "text", "c1": "bool"}, (), "FULL"),
@@ -81,11 +81,11 @@ def _tables(rng: random.Random) -> list[Table]:
 
 
 class Workload:
-    """`create`, then `run` a number of transactions, or `start` and `stop` a thread; `with` does the latter two.
+    """`create` the tables, then `run` a number of transactions, or `start` and `stop` a thread, as a context does.
 
-    `connect` gives an autocommitting connection. With `survive`, a lost connection is made again: for tests that crash
-    the server, where nothing can be replayed anyway. `rest_s` is slept after each transaction.
-    `exclusive` is how often a step is one that needs whole tables: TRUNCATE, and with `ddl` changes of shape.
+    `connect` returns an autocommitting connection. With `survive`, a lost connection is replaced, for tests that crash
+    the server, which cannot be repeated exactly anyway. The thread sleeps `rest_s` after each transaction. `exclusive`
+    is the share of steps that need whole tables: TRUNCATE, and with `ddl` changes of definitions.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Workload:
         return self.tables
 
     def run(self, transactions: int) -> None:
-        """This many commits more, and nothing left open."""
+        """Run this many more commits, and leave no transaction open."""
         end = self.committed + transactions
         while self.committed < end:
             self._step()
@@ -143,7 +143,7 @@ class Workload:
         return self
 
     def stop(self) -> None:
-        """Ends what is open. Raises what went wrong in the thread."""
+        """End open transactions. Raises the thread's error, if any."""
         self._stop.set()
         if self._thread:
             self._thread.join()
@@ -157,8 +157,8 @@ class Workload:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While this lasts, nothing is open and nothing happens: the moment to look at the rows."""
-        self._pausing.set()  # a lock alone would mostly go back to the thread that has just let go of it
+        """Pause while the context lasts, with no open transaction, so that a test can read the rows."""
+        self._pausing.set()  # a lock alone would mostly be taken by the thread that just released it
         with self._hold:
             self._pausing.clear()
             self._finish()
@@ -213,7 +213,7 @@ class Workload:
                 lane.end()
 
     def _exclusive(self, lane: _Lane) -> None:
-        """TRUNCATE, or a table's shape changed: nobody else is inside a transaction."""
+        """Run TRUNCATE or change a table's definition while no other connection is in a transaction."""
         connection = lane.connection
         table = self._rng.choice(self.tables)
         type_ = self._rng.choice(list(values.TYPES))
@@ -225,8 +225,8 @@ class Workload:
             options = self._rng.choice(["", " RESTART IDENTITY", " CASCADE"])
             connection.execute(sql.SQL("TRUNCATE {}" + options).format(names))
         elif kind == "add":
-            # One with a default is never renamed: what it shows for older rows is known only to a catalogue that still
-            # knows it by this name.
+            # A column with a default is never renamed: only a catalogue that still has this name knows its value in
+            # older rows.
             default = values.value(self._rng, type_) if self._rng.random() < 0.5 else None
             name = f"{'d' if default is not None else 'c'}_{next(self._names)}"
             literal = sql.SQL("DEFAULT {}::" + type_).format(sql.Literal(default))
@@ -243,11 +243,11 @@ class Workload:
             connection.execute(rename.format(target, sql.Identifier(old), sql.Identifier(new)))
             table.columns = {new if c == old else c: t for c, t in table.columns.items()}
         if kind != "truncate":
-            lane.replace(table)  # so that pgoutput describes each shape, not only the last of several
+            lane.replace(table)  # so that pgoutput describes every definition, not only the last one
 
 
 class _Lane:
-    """One connection and the transaction it may be in."""
+    """One connection and its transaction, if any."""
 
     def __init__(self, workload: Workload, number: int, connection: Connection) -> None:
         self.connection = connection
@@ -267,7 +267,7 @@ class _Lane:
             self.connection.execute("SAVEPOINT s")
             self._savepoints += 1
         elif roll < 0.34 and self._savepoints:
-            # Rolled back or released, the savepoint of that name before it comes to light.
+            # Rolling back or releasing it uncovers the older savepoint of the same name.
             if self._rng.random() < 0.7:
                 self.connection.execute("ROLLBACK TO s")
             self.connection.execute("RELEASE s")
@@ -289,7 +289,7 @@ class _Lane:
         if not self.is_open:
             return
         self.is_open = False
-        # A table's shape is changed in the first statement; taking that back would leave our own idea of it wrong.
+        # The first statement changes the definition; rolling it back would invalidate the workload's own record of it.
         if self._rng.random() < 0.1 and not self._workload._ddl:
             self.connection.execute("ROLLBACK")
         else:
@@ -313,11 +313,11 @@ class _Lane:
         if column.startswith(_WIDE):
             return self._rng.choice([values.bulky(self._rng), values.bulky(self._rng), "", None])
         if not table.key and column == "c0":
-            return self._rng.choice(["same", "other"])  # so that rows are identical
+            return self._rng.choice(["same", "other"])  # so that some rows are identical
         return values.value(self._rng, table.columns[column])
 
     def replace(self, table: Table) -> None:
-        """A row is inserted, whatever was there."""
+        """Insert or replace a row."""
         id = self._id(table)
         where = sql.SQL("DELETE FROM {} WHERE {} = {}").format(table.escaped, sql.Identifier(table.lane), id)
         self.connection.execute(where, [])
@@ -370,7 +370,7 @@ class _Lane:
         self._change(table, sql.SQL("DELETE FROM {}").format(table.escaped), self._id(table), [])
 
     def _change(self, table: Table, statement: sql.Composed, id: int, arguments: list[Any]) -> None:
-        """One row of those with this number: where rows are identical, exactly one of them."""
+        """A condition for exactly one row with this number, even if rows are identical."""
         where = sql.SQL(" WHERE ctid = (SELECT ctid FROM {} WHERE {} = {} LIMIT 1)")
         self.connection.execute(statement + where.format(table.escaped, sql.Identifier(table.lane), id), arguments)
 

@@ -1,4 +1,4 @@
-"""A database under capture: do something to it, and read back what the log says."""
+"""A captured database: a test changes it and reads the changes from the log."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from tailrace.change import Change, Column, Lsn, Relation, Value
 from tailrace.cli import main
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
-from tailrace.log.verify import Tally, verify
+from tailrace.log.verify import VerificationTotals, verify
 from tailrace.store import Store
 
 _MARK = "tests.e2e"
 
 
 class Captured:
-    """`changes` waits for all that is committed when it is called."""
+    """A captured database. `changes` waits for everything committed before the call."""
 
     def __init__(self, store: Store, connection: psycopg.Connection[Any], running: CaptureThread) -> None:
         self.store = store
         self.connection = connection
         self.running = running
         self.left_out = 0
-        """How many changes of Tailrace's own tables there are, beside others in their transactions."""
+        """The number of changes of Tailrace's own tables in transactions with other changes."""
         self._marks = count(1)
 
     def execute(self, *statements: str) -> None:
-        """Each committed by itself."""
+        """Run statements, each in its own transaction."""
         for statement in statements:
             self.connection.execute(statement.encode())
 
     def catch_up(self) -> None:
-        """Until the log has what is committed now."""
+        """Wait until the log has everything committed so far."""
         query = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
         row = self.connection.execute(query, [_MARK, str(next(self._marks))]).fetchone()
         assert row is not None
         self.running.wait_for(Lsn(Lsn.parse(row[0]) + 1))
 
     def changes(self, table: str | None = None) -> list[Change]:
-        """Those of one table, or all; our own marks are left out."""
+        """The changes of one table, or all, without the markers of this module."""
         self.catch_up()
         return self.changes_now(table)
 
     def changes_now(self, table: str | None = None) -> list[Change]:
-        """As far as the log goes; capture may have ended."""
+        """The changes that the log has now; capture may have ended."""
         every = [c for c in LogReader(self.store).changes() if c.prefix != _MARK]
         return [c for c in every if table in (None, c.table)]
 
     def assert_follows(self, *tables: str, schema: str = "public") -> None:
-        """The changes, followed from empty tables, are what PostgreSQL shows."""
+        """Applied to empty tables, the changes give PostgreSQL's rows."""
         replica = oracle.replay(self.changes())
         for table in tables:
             assert replica.rows(schema, table) == oracle.rows(self.connection, schema, table), table
@@ -67,7 +67,7 @@ class Captured:
 
 @contextmanager
 def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Captured]:
-    """Published is what the publication says that the test made, else everything."""
+    """Capture the publication that the test created, else all tables."""
     if not database.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
         database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     store = Store.open(str(directory / "store"))
@@ -75,12 +75,12 @@ def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Ca
         with CaptureThread(configured(database, **capture), store) as running:
             log = Captured(store, connection, running)
             yield log
-        tally = Tally()
+        tally = VerificationTotals()
         assert not list(verify(store, tally))
         assert tally.left_out == log.left_out
 
 
-def told(change: Change) -> tuple[str, dict[str, Value] | None, dict[str, Value] | None]:
+def operation_and_rows(change: Change) -> tuple[str, dict[str, Value] | None, dict[str, Value] | None]:
     return str(change.operation), change.before, change.after
 
 
@@ -95,7 +95,7 @@ def column_of(relation: Relation, name: str) -> Column:
 
 
 def cat(store: Store, *arguments: str) -> list[dict[str, Any]]:
-    """What `tailrace log cat --json` prints, numbers as the digits that stand there."""
+    """The output of `tailrace log cat --json`, with numbers as the printed digits."""
     result = CliRunner().invoke(main, ["log", "cat", "--json", "--store", store.url, *arguments])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line, parse_float=str, parse_int=str) for line in result.stdout.split("\n") if line]
@@ -103,4 +103,4 @@ def cat(store: Store, *arguments: str) -> list[dict[str, Any]]:
 
 
 def eventually(condition: Any, seconds: float = 60) -> None:
-    assert wait_until(condition, seconds), "waited in vain"
+    assert wait_until(condition, seconds), "timed out"

@@ -1,4 +1,4 @@
-"""Cases 39 to 51 and 90: tables that change their shape, and tables that are not like others."""
+"""Cases 39 to 51 and 90: changed table definitions, and unusual tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from psycopg import sql
 from tests import oracle
 from tests.capturing import CaptureThread, configured, current_lsn, environment, tailrace
-from tests.e2e.captured import captured, cat, column_of, relation_of, told
+from tests.e2e.captured import captured, cat, column_of, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 from tests.workload import Workload
@@ -26,7 +26,7 @@ from tailrace.log.snapshot import SnapshotReader
 from tailrace.store import Store
 
 
-def test_an_added_column_shows_its_default_in_old_rows(any_database: Database, tmp_path: Path) -> None:
+def test_old_rows_have_the_default_of_an_added_column(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TYPE mood AS ENUM ('it''s, \"ok\"', 'sad')")
     with captured(any_database, tmp_path) as log:
         log.execute("INSERT INTO t VALUES (1)")
@@ -37,7 +37,7 @@ def test_an_added_column_shows_its_default_in_old_rows(any_database: Database, t
         log.execute("INSERT INTO t (id, n) VALUES (2, 7)")
         last = relation_of(log.changes("t")[-1])
         log.assert_follows("t")
-        # The default of later rows is another; what older rows show stays.
+        # Later rows have another default; older rows retain theirs.
         log.execute("ALTER TABLE t ALTER n SET DEFAULT 9", "INSERT INTO t (id) VALUES (3)", "UPDATE t SET plain = 1")
         later = log.changes("t")[-1]
         log.assert_follows("t")
@@ -53,7 +53,7 @@ def test_an_added_column_shows_its_default_in_old_rows(any_database: Database, t
     assert (number.missing, number.default) == ("1.50", "9")
 
 
-def test_a_column_dropped_and_added_again_is_another(any_database: Database, tmp_path: Path) -> None:
+def test_a_re_added_column_is_another_column(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     with captured(any_database, tmp_path) as log:
         log.execute("INSERT INTO t VALUES (1, 'old')")
@@ -100,7 +100,7 @@ def test_renamed_columns_tables_and_schemas_are_followed(
     assert len({relation_of(c).oid for c in changes}) == 1
 
 
-def test_a_rewrite_makes_a_new_version_and_no_rows(any_database: Database, tmp_path: Path) -> None:
+def test_a_rewrite_creates_a_new_version_and_no_rows(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     with captured(any_database, tmp_path) as log:
         log.execute(
@@ -120,7 +120,7 @@ def test_a_rewrite_makes_a_new_version_and_no_rows(any_database: Database, tmp_p
     assert [column_of(relation_of(c), "n").type.name for c in changes[99:]] == ["int4", "int8", "int8", "text", "text"]
 
 
-def test_a_table_dropped_and_made_again_is_a_new_generation(any_database: Database, tmp_path: Path) -> None:
+def test_a_re_created_table_is_a_new_generation(any_database: Database, tmp_path: Path) -> None:
     make = "CREATE TABLE t (id int PRIMARY KEY, n int)"
     any_database.execute(make)
     with captured(any_database, tmp_path) as log:
@@ -182,7 +182,7 @@ def test_generated_columns_are_computed_or_listed(any_database: Database, tmp_pa
     with captured(any_database, tmp_path) as log:
         log.execute("INSERT INTO t (a) VALUES (1)", "UPDATE t SET a = 2")
         plain = log.changes("t")
-        assert [told(c) for c in plain] == [
+        assert [operation_and_rows(c) for c in plain] == [
             ("INSERT", None, {"a": 1, "b": "x"}),
             ("UPDATE", {"a": 1}, {"a": 2, "b": "x"}),
         ]
@@ -196,7 +196,7 @@ def test_generated_columns_are_computed_or_listed(any_database: Database, tmp_pa
             assert relation_of(with_stored).generated == ("v",)
 
 
-def test_names_that_differ_only_in_case_are_two(any_database: Database, tmp_path: Path) -> None:
+def test_names_that_differ_only_in_case_are_distinct(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("""
         CREATE TABLE "T" ("A" int PRIMARY KEY, a int); CREATE TABLE t (a int PRIMARY KEY, "A" int);
         CREATE SCHEMA "Public"; CREATE TABLE "Public".t (a int PRIMARY KEY);
@@ -234,7 +234,7 @@ def test_no_columns_and_1600_columns(any_database: Database, tmp_path: Path) -> 
         )
         log.assert_follows("bare", "wide", "hollowed")
         bare, wide = log.changes("bare"), log.changes("wide")
-    assert [told(c) for c in bare] == [("INSERT", None, {}), ("INSERT", None, {}), ("DELETE", {}, None)]
+    assert [operation_and_rows(c) for c in bare] == [("INSERT", None, {}), ("INSERT", None, {}), ("DELETE", {}, None)]
     assert wide[1].after == dict(zip(names, [None, *range(1, 1599), -1], strict=True))
     assert wide[1].key == {"c1599": 1599}
 
@@ -284,7 +284,7 @@ NAMES = [
 
 
 def test_names_of_every_kind(database: Database, file_address: StoreAddress) -> None:
-    """Case 90: through publication, capture, snapshots and `log cat --table`, each its own table."""
+    """Case 90: through publication, capture, snapshots and `log cat --table`, each name is a distinct table."""
     columns = ['"', "a.b", "%s", "{}", "é" * 31, "é", "e\u0301"]
     publication = "we\"ird, pub's 🐘"
     with database.connect() as connection:
@@ -326,8 +326,8 @@ def _insert(connection: oracle.Connection, schema: str, name: str, number: int) 
     connection.execute(statement)
 
 
-def test_the_log_alone_tells_all_about_a_table(any_database: Database, tmp_path: Path) -> None:
-    """The database may be gone when somebody reads."""
+def test_the_log_alone_describes_a_table(any_database: Database, tmp_path: Path) -> None:
+    """The database may no longer exist when the log is read."""
     any_database.execute("""
         CREATE TYPE mood AS ENUM ('sad', 'ok');
         CREATE DOMAIN price AS numeric(12, 2);
@@ -362,7 +362,7 @@ def test_the_log_alone_tells_all_about_a_table(any_database: Database, tmp_path:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_work_that_changes_shapes_is_followed(any_database: Database, tmp_path: Path, seed: int) -> None:
+def test_a_random_workload_with_ddl_is_followed(any_database: Database, tmp_path: Path, seed: int) -> None:
     workload = Workload(any_database.connect, seed=seed, ddl=True, exclusive=0.1)
     tables = workload.create()
     with captured(any_database, tmp_path, segment_bytes=64 * 1024) as log, ExitStack() as at_the_end:

@@ -1,4 +1,4 @@
-"""Cases 26 to 37: which row a change is of, and the large values that PostgreSQL does not send again."""
+"""Cases 26 to 37: the row that a change belongs to, and large values that PostgreSQL does not send again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from tests import values
 from tests.capturing import environment
-from tests.e2e.captured import captured, cat, relation_of, told
+from tests.e2e.captured import captured, cat, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 
 from tailrace.cli import main
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.columns import decode
+from tailrace.pgoutput.decoder import decode
 
 BULKY = values.bulky(random.Random(5))
 APART = "ALTER TABLE t ALTER body SET STORAGE EXTERNAL"
@@ -56,15 +56,15 @@ def test_a_large_value_survives_a_change_of_its_key(any_database: Database, tmp_
         moved = log.changes("t")[1]
         log.assert_follows("t")
         assert (moved.before, moved.after, moved.unchanged) == ({"id": 1}, {"id": 2}, ("body",))
-        # With the whole row as identity, the value itself is in the change.
+        # With replica identity FULL, the change contains the value.
         log.execute("ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET id = 4")
         full = log.changes("t")[-1]
         log.assert_follows("t")
     assert full.before == {"id": 3, "body": BULKY}
 
 
-def test_a_key_that_is_itself_large_is_known(any_database: Database, tmp_path: Path) -> None:
-    """PostgreSQL sends the old key where the new row has it only as unchanged."""
+def test_a_large_key_is_known(any_database: Database, tmp_path: Path) -> None:
+    """PostgreSQL sends the old key if the new row has it only as unchanged."""
     key = BULKY[:2600].replace("é", "e")
     any_database.execute(f"CREATE TABLE t (body text PRIMARY KEY, n int); {APART}")
     with captured(any_database, tmp_path) as log:
@@ -105,10 +105,10 @@ def test_each_replica_identity_gives_its_own_key(any_database: Database, tmp_pat
         "by_full": [({"a": 1}, None), ({"a": 1}, {"a": 1, "n": 1}), ({"a": 1}, {"a": 1, "n": 5})],
         "by_full_without_key": [(None, None), (None, {"a": 1, "n": 1}), (None, {"a": 1, "n": 5})],
     }
-    assert list(found["by_default"][0].key or {}) == ["a", "b"], "in the key's own order"
+    assert list(found["by_default"][0].key or {}) == ["a", "b"], "in the key's order"
 
 
-def test_without_an_identity_inserts_are_captured_and_check_says_so(
+def test_without_an_identity_inserts_are_captured_and_check_warns(
     any_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     any_database.execute("""
@@ -120,7 +120,7 @@ def test_without_an_identity_inserts_are_captured_and_check_says_so(
         log.execute("INSERT INTO t VALUES (1, 1)", "UPDATE t SET n = 2", "DELETE FROM t", "INSERT INTO t VALUES (1, 3)")
         log.execute("TRUNCATE t")
         changes = log.changes("t")
-        assert [told(c) for c in changes] == [
+        assert [operation_and_rows(c) for c in changes] == [
             ("INSERT", None, {"id": 1, "n": 1}),
             ("INSERT", None, {"id": 1, "n": 3}),
             ("TRUNCATE", None, None),
@@ -131,7 +131,7 @@ def test_without_an_identity_inserts_are_captured_and_check_says_so(
     assert "only its inserts are captured" in result.output
 
 
-def test_another_identity_mid_stream_is_the_key_from_there_on(any_database: Database, tmp_path: Path) -> None:
+def test_a_changed_identity_is_the_key_from_then_on(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL CONSTRAINT other UNIQUE, n int)")
     with captured(any_database, tmp_path) as log:
         log.execute(
@@ -166,7 +166,7 @@ def test_a_key_update_is_one_change_with_both_keys(any_database: Database, tmp_p
     ]
 
 
-def test_keys_swapped_in_one_transaction_end_up_right(any_database: Database, tmp_path: Path) -> None:
+def test_keys_can_be_swapped_in_one_transaction(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("""
         CREATE TABLE t (id int PRIMARY KEY, who text);
         CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text);
@@ -199,7 +199,7 @@ def test_many_changes_of_one_key_are_ordered_by_position(any_database: Database,
     assert max(changes, key=lambda c: c.position).after == {"id": 1, "n": 1002}
 
 
-def test_of_identical_rows_exactly_one_goes(any_database: Database, tmp_path: Path) -> None:
+def test_a_delete_removes_exactly_one_of_identical_rows(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE bag (a int, b text); ALTER TABLE bag REPLICA IDENTITY FULL")
     one = "ctid = (SELECT min(ctid) FROM bag WHERE b IS NULL)"
     with captured(any_database, tmp_path) as log:
@@ -207,14 +207,14 @@ def test_of_identical_rows_exactly_one_goes(any_database: Database, tmp_path: Pa
         log.execute(f"DELETE FROM bag WHERE {one}", f"UPDATE bag SET a = 2 WHERE {one}")
         changes = log.changes("bag")[6:]
         log.assert_follows("bag")
-    assert [told(c) for c in changes] == [
+    assert [operation_and_rows(c) for c in changes] == [
         ("DELETE", {"a": 1, "b": None}, None),
         ("UPDATE", {"a": 1, "b": None}, {"a": 2, "b": None}),
     ]
 
 
-def test_whole_rows_match_when_columns_were_dropped_or_added_since(any_database: Database, tmp_path: Path) -> None:
-    """Rows written before keep the dropped value in the file, and lack the added one."""
+def test_full_rows_match_after_columns_were_dropped_or_added(any_database: Database, tmp_path: Path) -> None:
+    """Older rows retain the dropped value on disk, and lack the added one."""
     any_database.execute("CREATE TABLE bag (gone text, a int, b text); ALTER TABLE bag REPLICA IDENTITY FULL")
     with captured(any_database, tmp_path) as log:
         log.execute(
@@ -228,7 +228,7 @@ def test_whole_rows_match_when_columns_were_dropped_or_added_since(any_database:
         )
         changes = log.changes("bag")[3:]
         log.assert_follows("bag")
-    assert [told(c) for c in changes] == [
+    assert [operation_and_rows(c) for c in changes] == [
         ("DELETE", {"a": 1, "b": "one"}, None),
         ("UPDATE", {"a": 1, "b": "one", "late": 7}, {"a": 5, "b": "one", "late": 7}),
         ("DELETE", {"a": 2, "b": "two", "late": 7}, None),

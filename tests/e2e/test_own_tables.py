@@ -1,4 +1,4 @@
-"""A sink may write into the database that is captured: what Tailrace keeps there of itself is not captured again."""
+"""A sink may write to the captured database: Tailrace's own tables there are not captured."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tests.capturing import Seen, Witness, configured, current_lsn, in_log
 from tests.e2e.captured import captured
 from tests.fixtures.postgres import Database
 from tests.sinks.replicas import rows_of, sink_to
+from tests.stepping import DrivenStepper
 
 from tailrace import settings
-from tailrace.log import plan
+from tailrace.capture.capture import Capture
+from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
+from tailrace.log import planner
 from tailrace.log.reader import LogReader
 from tailrace.pgoutput import message
-from tailrace.sinks import Common, Configured
-from tailrace.sinks.stepper import Stepper
-from tailrace.source.capture import Capture
 from tailrace.store import Store
 
 
 def without(seen: list[Seen], oids: set[int]) -> list[Seen]:
-    """Rows of other tables, and all that is no row."""
+    """The entries without the rows of the named tables."""
 
     def is_of(one: Seen) -> bool:
         parsed = message.parse(one.payload)
@@ -35,8 +35,8 @@ def names_in_headers(store: Store) -> set[str]:
     return {relation.name for segment in reader.list() for _, relation in reader.relations(segment.id)}
 
 
-def test_only_the_others_are_in_the_log(any_database: Database, tmp_path: Path) -> None:
-    """At the positions that they had, whatever stands between them, also where a transaction is many segments."""
+def test_own_tables_are_not_in_the_log(any_database: Database, tmp_path: Path) -> None:
+    """Other changes retain their positions, even in a transaction that spans many segments."""
     any_database.execute("""
         CREATE TABLE t (id int PRIMARY KEY, note text);
         CREATE TABLE own (id int PRIMARY KEY, note text); COMMENT ON TABLE own IS 'Tailrace: a cursor';
@@ -76,9 +76,9 @@ def test_only_the_others_are_in_the_log(any_database: Database, tmp_path: Path) 
             for commit_lsn in content.rows.commit_lsn[content.rows.kind == ord("C")]
         ]
         positions = {c.position.commit_lsn for c in LogReader(log.store).changes()}
-        assert commits == sorted(positions), "nothing is left of the others"
+        assert commits == sorted(positions), "the own tables are absent"
         assert names_in_headers(log.store) == {"t"}
-        # A TRUNCATE is told as it is: it may be of others too.
+        # A TRUNCATE is captured unchanged, because it may include other tables.
         log.execute("TRUNCATE own, t")
         assert [(str(c.operation), c.table) for c in log.changes()[-2:]] == [("TRUNCATE", "own"), ("TRUNCATE", "t")]
     with captured(any_database, tmp_path) as log:
@@ -87,7 +87,7 @@ def test_only_the_others_are_in_the_log(any_database: Database, tmp_path: Path) 
         assert [(c.table, c.after) for c in log.changes()[-1:]] == [("t", {"id": 1, "note": None})]
 
 
-def test_a_comment_that_comes_or_goes_counts_when_the_table_is_described(database: Database, tmp_path: Path) -> None:
+def test_a_changed_comment_applies_from_the_next_description(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
         log.execute("INSERT INTO t VALUES (1)")
@@ -100,21 +100,23 @@ def test_a_comment_that_comes_or_goes_counts_when_the_table_is_described(databas
         assert [(c.after or {})["id"] for c in log.changes("t")] == [1, 3]
 
 
-def test_a_replica_in_the_captured_database_goes_not_round_in_circles(database: Database, tmp_path: Path) -> None:
-    """The replica itself is somebody's data, and captured; what the sink notes of itself is not."""
+def test_a_replica_in_the_captured_database_does_not_loop(database: Database, tmp_path: Path) -> None:
+    """The replica is user data and captured; the sink's own tables are not."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR ALL TABLES")
     given = configured(database)
-    where = settings.Store((tmp_path / "store").as_uri())
+    where = settings.StoreSettings((tmp_path / "store").as_uri())
     store = Store.open(where.url)
 
     def capture() -> None:
         Capture(given, store, until="current").run()
 
     def deliver() -> int:
-        common = Common(type="postgres", name="copy", tables=("public.*",), route="copy.{table}", start="earliest")
-        stepper = Stepper(Configured(common, sink_to(database, "copy")), where)
+        common = SinkSettings(
+            type="postgres", name="copy", tables=("public.*",), route="copy.{table}", start="earliest"
+        )
+        stepper = DrivenStepper(ConfiguredSink(common, sink_to(database, "copy")), where)
         stepper.open()
-        stepper.deliver(plan.latest(LogReader(store)))
+        stepper.deliver(planner.latest_offset(LogReader(store)))
         stepper.close()
         return stepper.steps
 
@@ -129,13 +131,13 @@ def test_a_replica_in_the_captured_database_goes_not_round_in_circles(database: 
     last = LogReader(store).last()
     assert last is not None
     for _ in range(3):
-        assert deliver() == 1, "the log had gone on, and so does the cursor"
+        assert deliver() == 1, "the log advanced, and so does the cursor"
         began_at = time.monotonic()
         capture()
-        assert time.monotonic() - began_at < 5, "what is passed over is durable at once, if somebody waits for it"
+        assert time.monotonic() - began_at < 5, "skipped transactions are durable at once if capture waits for them"
     later = [segment.metadata() for segment in LogReader(store).list(last.id + 1)]
     assert len(later) >= 3
-    assert not any(header.rows for header in later if header), "they say how far it is, and no more"
+    assert not any(header.rows for header in later if header), "they contain only the progress"
     assert {c.relation.qualified_name for c in LogReader(store).changes() if c.relation} == {"public.t", "copy.t"}
     assert rows_of(database, "copy", "t") == rows_of(database, "public", "t")
     assert database.rows("SELECT count(*) FROM tailrace.sinks") == [(1,)]

@@ -1,4 +1,4 @@
-"""A planted password, then a search of all that is written: output, store, arguments, errors, the server's log."""
+"""Searches output, store, arguments, errors and the server's log for a planted password."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 
 from tailrace import settings
+from tailrace.capture.capture import Capture
+from tailrace.capture.source_connection import connect
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.source.capture import Capture
-from tailrace.source.connection import connect
 from tailrace.store import Store
 
-# The first part is found however the rest is escaped.
+# The first part is found even if the rest is escaped.
 TOKEN = "Pl4nted7Zq"
 PASSWORD = f"{TOKEN} /@:%'ü\\"
 WRONG = f"{TOKEN}-but-wrong"
@@ -43,7 +43,7 @@ def assert_nowhere(*places: bytes | str) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Postgres]:
-    """A server that asks for a password, and writes down every statement it is sent."""
+    """A server that requires a password, and logs every statement."""
     with running(
         18, auth="scram-sha-256", password=PASSWORD, log_statement="all", log_replication_commands=True
     ) as server:
@@ -55,7 +55,7 @@ def guarded() -> Iterator[Postgres]:
 
 
 class Machine:
-    """Where `tailrace` runs: a directory with its configuration, an environment, a store."""
+    """A machine for `tailrace`: a directory with its configuration, an environment and a store."""
 
     def __init__(self, server: Postgres, directory: Path) -> None:
         self.server = server
@@ -81,7 +81,7 @@ class Machine:
         (self.directory / "tailrace.toml").write_text(f'[source]\nurl = "{url}"\n{more}\n')
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Exit code and output; what the processes show of themselves meanwhile is searched."""
+        """Return exit code and output; meanwhile, search what the processes expose."""
         process = subprocess.Popen(
             tailrace(*arguments),
             env=self.env,
@@ -131,7 +131,7 @@ def machine(guarded: Postgres, tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("how", ["environment", "url", "file"])
-def test_a_password_is_written_nowhere(machine: Machine, how: str) -> None:
+def test_passwords_are_written_nowhere(machine: Machine, how: str) -> None:
     machine.configure(how, PASSWORD)
     code, output = machine.run("check")
     assert (code, "capture can run" in output) == (0, True), output
@@ -151,7 +151,7 @@ def test_a_password_is_written_nowhere(machine: Machine, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["environment", "url", "file"])
-def test_a_refused_password_is_not_quoted(machine: Machine, how: str) -> None:
+def test_a_rejected_password_is_not_quoted(machine: Machine, how: str) -> None:
     machine.configure(how, WRONG)
     for command in (["check"], ["capture"], ["snapshot", "public.t"]):
         code, output = machine.run(*command)
@@ -160,8 +160,8 @@ def test_a_refused_password_is_not_quoted(machine: Machine, how: str) -> None:
         assert "check user and password" in output
 
 
-def test_a_url_that_leads_nowhere_is_not_quoted(machine: Machine) -> None:
-    """The environment is the operator's own; nothing else may show it. Nor is it tried for ever."""
+def test_an_unreachable_url_is_not_quoted(machine: Machine) -> None:
+    """Only the operator's environment may contain it, and connecting is not retried forever."""
     machine.env["PGPASSWORD"] = "unused"
     for url, code in [
         (f"postgresql://postgres:{TOKEN}@127.0.0.1:port/postgres", 1),
@@ -177,7 +177,7 @@ def test_a_url_that_leads_nowhere_is_not_quoted(machine: Machine) -> None:
     assert (found, "Connection refused" in output) == (1, True), output
 
 
-def test_errors_and_settings_do_not_carry_it(guarded: Postgres, tmp_path: Path) -> None:
+def test_errors_and_settings_do_not_contain_the_password(guarded: Postgres, tmp_path: Path) -> None:
     machine = Machine(guarded, tmp_path)
     for how, password in [("url", PASSWORD), ("file", WRONG), ("environment", WRONG)]:
         machine.configure(how, password)
@@ -185,7 +185,7 @@ def test_errors_and_settings_do_not_carry_it(guarded: Postgres, tmp_path: Path) 
         assert loaded.source.password is not None
         assert loaded.source.password.reveal() == password
         assert_nowhere(repr(loaded), str(loaded), f"{loaded.source.password}", loaded.source.url)
-        with pytest.raises(TypeError, match="secret is not pickled"):
+        with pytest.raises(TypeError, match="secret cannot be pickled"):
             pickle.dumps(loaded)
         if password == WRONG:
             for attempt in (lambda s=loaded: connect(s.source), Capture(loaded, machine.store).run):

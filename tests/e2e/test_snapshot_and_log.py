@@ -1,4 +1,4 @@
-"""The proof: while a random workload runs, snapshot + changes from its LSN on = the table, at every position tried."""
+"""While a random workload runs, a snapshot plus the changes from its LSN equals the table at all tested positions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.fixtures.store import StoreAddress
 from tests.workload import Workload
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.source_connection import connect
 from tailrace.change import Change, Operation, Position
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import MARKER_PREFIX, Snapshot, SnapshotReader
-from tailrace.source import catalog
-from tailrace.source.bootstrap import Bootstrap
-from tailrace.source.connection import connect
-from tailrace.source.snapshot import SnapshotJob
+from tailrace.log.snapshot import MARKER_PREFIX, SnapshotReader, TableSnapshot
 from tailrace.store import Store
 
 _MARK = "oracle"
@@ -32,7 +32,7 @@ Tables = dict[tuple[str, str], oracle.Rows]
 
 
 class _Marks:
-    """Positions at which PostgreSQL's rows are known: a message in the log, and what every table held there."""
+    """Positions with known rows: a message in the log, and the rows of every table there."""
 
     def __init__(self, workload: Workload, connection: psycopg.Connection[Any]) -> None:
         self._workload = workload
@@ -48,7 +48,7 @@ class _Marks:
 
 
 @pytest.mark.parametrize("kind", ["18-file", "16-s3"])
-def test_snapshot_and_log_are_the_table(kind: str, request: pytest.FixtureRequest) -> None:
+def test_snapshot_plus_log_equals_the_table(kind: str, request: pytest.FixtureRequest) -> None:
     version, store_kind = kind.split("-")
     server = request.getfixturevalue(f"postgres{version}")
     address: StoreAddress = request.getfixturevalue(f"{store_kind}_address")
@@ -67,12 +67,12 @@ def test_snapshot_and_log_are_the_table(kind: str, request: pytest.FixtureReques
 
 
 def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[Tables]:
-    """Snapshots at two moments: with the slot itself, and on demand beside the stream."""
+    """Take snapshots at two times: with the slot, and on demand while streaming."""
     given = settings.Settings(
-        source=settings.Source(url=database.url, tables=("*.*",)),
-        store=settings.Store(*address),
-        capture=settings.Capture(seal_after_ms=5),
-        snapshot=settings.Snapshot(chunk_bytes=64 * 1024, chunk_rows=50),
+        source=settings.SourceSettings(url=database.url, tables=("*.*",)),
+        store=settings.StoreSettings(*address),
+        capture=settings.CaptureSettings(seal_after_ms=5),
+        snapshot=settings.SnapshotSettings(chunk_bytes=64 * 1024, chunk_rows=50),
     )
     store = Store.open(*address)
     workload = Workload(database.connect, seed=23, exclusive=0.001, rest_s=0.01)
@@ -98,7 +98,7 @@ def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[
 
 
 def _take(given: settings.Settings, marks: _Marks) -> None:
-    """Of every table; again of those that were truncated meanwhile."""
+    """Take a snapshot of every table, and repeat it for those truncated meanwhile."""
     tables = None
     while True:
         job = SnapshotJob(given, tables)
@@ -109,7 +109,7 @@ def _take(given: settings.Settings, marks: _Marks) -> None:
             return
         except SnapshotError:
             with connect(given.source) as connection:
-                published = catalog.published(connection, given.source.publication)
+                published = catalog.published_tables(connection, given.source.publication)
             tables = [t for t in published if f"{t.schema}.{t.name}" in job.failures]
 
 
@@ -118,8 +118,8 @@ def _let(workload: Workload, transactions: int) -> None:
     assert wait_until(lambda: workload.committed >= end, 60)
 
 
-def _compared(taken: list[Snapshot], log: list[Change], marks: list[Tables]) -> int:
-    """Follows the log from the snapshots on; how many marks it met, each of them right."""
+def _compared(taken: list[TableSnapshot], log: list[Change], marks: list[Tables]) -> int:
+    """Apply the log from the snapshots on. Return the number of marks compared."""
     replica = oracle.Replica()
     for snapshot in taken:
         replica.load(snapshot.relation, oracle.typed_rows(snapshot.chunks()))

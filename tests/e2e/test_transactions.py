@@ -1,4 +1,4 @@
-"""Cases 38 to 60: what belongs together, what comes first, and what was taken back."""
+"""Cases 38 to 60: atomicity, order and rollback of transactions."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import psutil
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, Witness, configured, current_lsn, environment, in_log, tailrace
-from tests.e2e.captured import Captured, captured, cat, eventually, relation_of, told
+from tests.e2e.captured import Captured, captured, cat, eventually, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.capture import Capture
+from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.change import Lsn, Operation, Position
 from tailrace.errors import SourceRefused
-from tailrace.log.entry import Entry
+from tailrace.log.entry import LogEntry
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.pgoutput import message
-from tailrace.source import catalog
-from tailrace.source.capture import Capture
-from tailrace.source.snapshot import SnapshotJob
 from tailrace.store import Store
 
 
-def entries(store: Store) -> list[Entry]:
+def entries(store: Store) -> list[LogEntry]:
     return [entry for segment in LogReader(store).list() for entry in segment.entries() or ()]
 
 
@@ -63,8 +63,8 @@ def test_truncate_of_several_tables_is_one_ordered_event_with_its_flags(any_data
     assert [line["message"] for line in lines] == ["CASCADE RESTART IDENTITY"] * 3 + [None]
 
 
-def test_a_table_published_while_transactions_are_open_is_whole(any_database: Database, tmp_path: Path) -> None:
-    """Case 45: what was published when it was made is in the log, and with a snapshot nothing is missing."""
+def test_a_table_published_while_transactions_are_open_is_complete(any_database: Database, tmp_path: Path) -> None:
+    """Case 45: published changes are in the log, and with a snapshot the table is complete."""
     any_database.execute("""
         CREATE TABLE published (id int PRIMARY KEY);
         CREATE TABLE added (id int PRIMARY KEY, note text);
@@ -85,8 +85,10 @@ def test_a_table_published_while_transactions_are_open_is_whole(any_database: Da
             ("added", {"id": 2, "note": "after"}),
             ("added", {"id": 2, "note": "changed"}),
         ]
-        given = settings.Settings(source=settings.Source(url=any_database.url), store=settings.Store(url=log.store.url))
-        job = SnapshotJob(given, [t for t in catalog.published(log.connection, "tailrace") if t.name == "added"])
+        given = settings.Settings(
+            source=settings.SourceSettings(url=any_database.url), store=settings.StoreSettings(url=log.store.url)
+        )
+        job = SnapshotJob(given, [t for t in catalog.published_tables(log.connection, "tailrace") if t.name == "added"])
         job.start()
         log.execute("UPDATE added SET id = 10 WHERE id = 1", "INSERT INTO added VALUES (3, 'later')")
         assert job.wait(60)
@@ -107,8 +109,8 @@ def test_a_table_published_while_transactions_are_open_is_whole(any_database: Da
         assert in_log(log.store) == Witness.existing(log.connection).changes(up_to)
 
 
-def test_a_publication_that_was_missing_for_a_while_is_not_passed_over(any_database: Database, tmp_path: Path) -> None:
-    """PostgreSQL 18 would go on with a warning, and leave out what was changed meanwhile."""
+def test_a_publication_that_was_missing_for_a_while_is_an_error(any_database: Database, tmp_path: Path) -> None:
+    """PostgreSQL 18 would continue with a warning, and omit the changes made meanwhile."""
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     any_database.execute(f"ALTER DATABASE {any_database.name} SET client_min_messages = error")
     with captured(any_database, tmp_path) as log:
@@ -125,7 +127,7 @@ def test_a_publication_that_was_missing_for_a_while_is_not_passed_over(any_datab
         assert 'publication "tailrace"' in str(error)
         assert "--accept-gap" in error.hint
     assert log.changes_now("t") == before
-    # What the hint says works.
+    # Following the hint works.
     any_database.execute("SELECT pg_drop_replication_slot('tailrace')")
     with CaptureThread(configured(any_database), log.store, accept_gap=True) as run:
         any_database.execute("INSERT INTO t VALUES (4)")
@@ -134,7 +136,7 @@ def test_a_publication_that_was_missing_for_a_while_is_not_passed_over(any_datab
     assert [c.after for c in seen] == [{"id": 1}, {"id": 4}]
 
 
-def test_row_filters_and_column_lists_hold(any_database: Database, tmp_path: Path) -> None:
+def test_row_filters_and_column_lists_apply(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("""
         CREATE TABLE filtered (id int PRIMARY KEY, state text);
         ALTER TABLE filtered REPLICA IDENTITY FULL;
@@ -153,14 +155,14 @@ def test_row_filters_and_column_lists_hold(any_database: Database, tmp_path: Pat
             "DELETE FROM listed",
         )
         filtered, listed = log.changes("filtered"), log.changes("listed")
-    assert [told(c) for c in filtered] == [
+    assert [operation_and_rows(c) for c in filtered] == [
         ("INSERT", None, {"id": 2, "state": "sent"}),
         ("INSERT", None, {"id": 1, "state": "sent"}),
         ("UPDATE", {"id": 1, "state": "sent"}, {"id": 1, "state": "paid"}),
         ("DELETE", {"id": 1, "state": "paid"}, None),
         ("DELETE", {"id": 2, "state": "sent"}, None),
     ]
-    assert [told(c) for c in listed] == [
+    assert [operation_and_rows(c) for c in listed] == [
         ("INSERT", None, {"id": 1, "shown": "a"}),
         ("UPDATE", None, {"id": 1, "shown": "a"}),
         ("DELETE", {"id": 1}, None),
@@ -173,8 +175,8 @@ def _objects(store: Store) -> list[bytes]:
     return [store.get(info.key) or b"" for info in store.list("")]
 
 
-def test_rows_that_share_an_lsn_have_positions_of_their_own(any_database: Database, tmp_path: Path) -> None:
-    """COPY writes many rows with one record of the WAL."""
+def test_rows_with_the_same_lsn_have_distinct_positions(any_database: Database, tmp_path: Path) -> None:
+    """COPY writes many rows in one WAL record."""
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with captured(any_database, tmp_path) as log:
         with log.connection.cursor().copy("COPY t FROM STDIN") as copy:
@@ -187,7 +189,7 @@ def test_rows_that_share_an_lsn_have_positions_of_their_own(any_database: Databa
 
 
 def test_a_row_that_starts_where_a_commit_ended_is_not_skipped(any_database: Database, tmp_path: Path) -> None:
-    """Capture ends and starts again exactly there, each time."""
+    """Capture stops and restarts exactly there, each time."""
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     touching = 0
     for round in range(6):
@@ -198,10 +200,10 @@ def test_a_row_that_starts_where_a_commit_ended_is_not_skipped(any_database: Dat
             ends = {m.end_lsn for e in entries(log.store) if isinstance(m := message.parse(e.payload), message.Commit)}
             touching += sum(c.lsn in ends for c in log.changes("t")[-2:])
     assert [(c.after or {})["id"] for c in log.changes_now("t")] == list(range(12))
-    assert touching, "no row ever started where a commit ended: the case was not met"
+    assert touching, "no row started where a commit ended, so the case was not tested"
 
 
-def test_interleaved_transactions_come_in_commit_order(any_database: Database, tmp_path: Path) -> None:
+def test_interleaved_transactions_are_in_commit_order(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY, who text)")
     with captured(any_database, tmp_path) as log:
         people = {who: any_database.connect() for who in "abc"}
@@ -218,11 +220,11 @@ def test_interleaved_transactions_come_in_commit_order(any_database: Database, t
     assert [(c.after or {})["who"] for c in changes] == [*"bbb", *"ccc", *"aaa"]
     assert [c.position for c in changes] == sorted(c.position for c in changes)
     assert [c.position.ordinal for c in changes] == [0, 1, 2] * 3
-    assert [c.lsn for c in changes] != sorted(c.lsn for c in changes), "else nothing interleaved"
+    assert [c.lsn for c in changes] != sorted(c.lsn for c in changes), "the transactions did not interleave"
     assert len({c.xid for c in changes}) == 3
 
 
-def test_only_what_was_rolled_back_is_gone(any_database: Database, tmp_path: Path) -> None:
+def test_only_rolled_back_changes_are_missing(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("""
         CREATE TABLE t (id int PRIMARY KEY, note text);
         CREATE FUNCTION forgiving(low int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -260,7 +262,7 @@ def test_only_what_was_rolled_back_is_gone(any_database: Database, tmp_path: Pat
         log.assert_follows("t")
     assert [(c.after or {})["id"] for c in changes] == [1, 3, 11, 13, 5]
     assert [c.position.ordinal for c in changes] == [0, 1, 2, 3, 0]
-    assert len({c.xid for c in changes[:4]}) == 1, "subtransactions count as the whole"
+    assert len({c.xid for c in changes[:4]}) == 1, "subtransactions belong to the whole transaction"
 
 
 def test_logical_messages_are_neither_lost_nor_repeated(any_database: Database, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_logical_messages_are_neither_lost_nor_repeated(any_database: Database, 
     assert lines[-2:] == [("präfix", ""), ("präfix", "\\xff00")]
 
 
-def test_an_origin_is_kept_and_moves_no_position(any_database: Database, tmp_path: Path) -> None:
+def test_an_origin_is_retained_and_changes_no_position(any_database: Database, tmp_path: Path) -> None:
     any_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     origin = f"elsewhere_{any_database.name}"
     with captured(any_database, tmp_path) as log:
@@ -330,7 +332,7 @@ def test_an_origin_is_kept_and_moves_no_position(any_database: Database, tmp_pat
         log.execute(f"SELECT pg_replication_origin_drop('{origin}')")
     assert [c.position.ordinal for c in changes] == [0, 0, 1, 0]
     (row,) = [e for e in entries(log.store) if e.kind == "O"]
-    assert message.parse(row.payload) == message.Origin(Lsn(0xABCD), origin)
+    assert message.parse(row.payload) == message.OriginMessage(Lsn(0xABCD), origin)
     assert row.position == changes[1].position
     assert len(cat(log.store)) == 4
 
@@ -338,7 +340,7 @@ def test_an_origin_is_kept_and_moves_no_position(any_database: Database, tmp_pat
 ROWS, FILLER = 110_000, 900
 
 
-def test_a_large_transaction_is_seen_whole_or_not_at_all(database: Database, file_address: StoreAddress) -> None:
+def test_a_large_transaction_is_visible_whole_or_not_at_all(database: Database, file_address: StoreAddress) -> None:
     """Case 56: some 100 MB through segments of 1 MiB, with capture killed inside it."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
     env = environment(database, *file_address) | {"TAILRACE_CAPTURE_SEGMENT_BYTES": str(1 << 20)}
@@ -361,7 +363,7 @@ def test_a_large_transaction_is_seen_whole_or_not_at_all(database: Database, fil
     eventually(again.look, 120)
     assert again.process.returncode == 0, again.process.communicate()[1]
     again.process.communicate()
-    assert again.torn, "the reader never looked while the transaction was under way"
+    assert again.torn, "the reader never looked while the transaction was in progress"
     grown = max(again.memory) - again.memory[0]
     assert grown < 50 << 20, f"memory grew by {grown >> 20} MiB"
 
@@ -388,20 +390,20 @@ def _newest(store: Store) -> int:
 
 
 class _Watched:
-    """A capture in a process of its own, and what a reader sees meanwhile."""
+    """A capture in a separate process, and what a reader sees meanwhile."""
 
     def __init__(self, env: dict[str, str], store: Store, *arguments: str) -> None:
         self.store = store
         self.segments = self._began = _newest(store)
         self.torn = 0
-        """How often the reader looked while capture was inside the transaction."""
+        """How often the reader looked while capture was in the transaction."""
         self.memory: list[int] = []
         command = tailrace("capture", *arguments)
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._self = psutil.Process(self.process.pid)
 
     def look(self) -> bool:
-        """Whether it ended."""
+        """Whether capture ended."""
         if self.process.poll() is not None:
             return True
         visible = _visible(self.store)
@@ -410,7 +412,7 @@ class _Watched:
         if header is not None:
             self.segments = header.id
             if header.id > self._began and header.rows and not header.committed_rows:
-                # Open still, so it was when we looked for changes.
+                # The transaction is still open, so it was open during the read too.
                 self.torn += 1
                 assert visible is None
                 self.memory.append(self._resident())

@@ -1,4 +1,4 @@
-"""Cases 1 to 25: every value in the log is the text PostgreSQL itself prints, and every reader of it agrees."""
+"""Cases 1 to 25: every value in the log is the text that PostgreSQL prints, and all readers agree on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SourceRefused
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.columns import decode
+from tailrace.pgoutput.decoder import decode
 from tailrace.text import DATE_INFINITY, DAY_US, SPECIAL, TIMESTAMP_INFINITY
 from tailrace.types import Form, mapping
 
@@ -182,9 +182,9 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "halfvec(2)": ("[1,65504]",),
     "sparsevec(5)": ("{1:1,3:2}/5",),
 }
-"""Type as SQL declares it → values as SQL takes them. Enums and the like come from `DECLARATIONS`."""
+"""Type in SQL → values as SQL expressions. `DECLARATIONS` creates enums and similar types."""
 
-# Nobody can give PostgreSQL a value of these: a table may have such a column all the same.
+# These types have no input, but a table may still have such a column.
 WITHOUT_INPUT = (
     *("gtsvector", "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "pg_dependencies", "pg_mcv_list"),
     *("pg_ndistinct", "pg_node_tree"),
@@ -209,11 +209,11 @@ SET "DateStyle" = ISO; SET "IntervalStyle" = postgres; SET "TimeZone" = 'UTC'; S
 SET bytea_output = hex; SET lc_monetary = 'C'; SET quote_all_identifiers = off; SET search_path = pg_catalog;
 SET client_encoding = 'UTF8';
 """
-"""Written out here, so that a setting dropped from the product's own list does not go unnoticed."""
+"""Written out here, so that the test fails if a setting is removed from the product's list."""
 
 
 class Table:
-    """One column for each type, and one for arrays of it; rows that between them have every sample."""
+    """A table with a column for each type and its array type; together its rows contain every sample."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(DECLARATIONS.encode())
@@ -221,7 +221,7 @@ class Table:
         if connection.info.server_version >= 170000:
             samples["interval"] += ("infinity", "-infinity")
         samples["xml"] = ("<a>1 &lt; 2</a>", "text <b/>") if _has_xml(connection) else ()
-        # A declaration of more words makes no array; nor does a domain that is one already.
+        # A type of several words cannot be made an array, nor can a domain over an array.
         arrays = [t for t in samples if t not in WITHOUT_INPUT and not t.endswith(("[]", "prices", "month"))]
         self.columns = {"id": "int4"}
         self.columns |= {f"c{i}": t for i, t in enumerate(samples)}
@@ -233,7 +233,7 @@ class Table:
         connection.execute("ALTER TABLE public.every REPLICA IDENTITY FULL")
 
     def row(self, number: int, shift: int) -> sql.Composed:
-        """Row `number` with the samples moved on by `shift`."""
+        """Row `number`, with the samples shifted by `shift`."""
         made = [sql.SQL("{}").format(number)]
         for name, declared in list(self.columns.items())[1:]:
             type_ = declared.removesuffix("[]") if name[0] == "a" else declared
@@ -267,24 +267,24 @@ State = dict[int, oracle.Row]
 
 
 def printed(database: Database) -> State:
-    """PostgreSQL's own text of every row, in a session whose settings are those that Tailrace promises."""
+    """PostgreSQL's own text of every row, in a session with the settings that Tailrace guarantees."""
     with database.connect() as connection:
         connection.execute(PROMISED)
         return {int(row[0] or 0): row for row in oracle.rows(connection, "public", "every")}
 
 
 def be_hostile(database: Database) -> None:
-    """Whatever a database or a role may set for everybody."""
+    """Apply settings that a database or a role may set for every session."""
     for number, (name, value) in enumerate(HOSTILE.items()):
         whose = f"DATABASE {database.name}" if number % 2 else f"ROLE postgres IN DATABASE {database.name}"
         database.execute(f"""ALTER {whose} SET "{name}" = {"'" + value + "'" if name != "DateStyle" else value}""")
 
 
 @pytest.mark.parametrize("settings", ["plain", "hostile"])
-def test_every_value_is_what_postgresql_prints(any_database: Database, tmp_path: Path, settings: str) -> None:
+def test_every_value_equals_postgresqls_text(any_database: Database, tmp_path: Path, settings: str) -> None:
     with any_database.connect() as connection:
         table = Table(connection)
-        assert without_sample(connection) == set(), "types of PostgreSQL's own that have no column here"
+        assert without_sample(connection) == set(), "built-in types without a column here"
     if settings == "hostile":
         be_hostile(any_database)
     with captured(any_database, tmp_path) as log:
@@ -312,20 +312,20 @@ def test_every_value_is_what_postgresql_prints(any_database: Database, tmp_path:
 
 
 def without_sample(connection: psycopg.Connection[Any]) -> set[str]:
-    """Types of pg_catalog of which the table has no column."""
+    """The types of pg_catalog for which the table has no column."""
     rows = connection.execute("""
         SELECT t.typname FROM pg_type t
         WHERE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype IN ('b', 'r', 'm')
           AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = 'public.every'::regclass AND a.attnum > 0
                           AND a.atttypid = t.oid)
     """).fetchall()
-    # Nor may a table have columns of cstring[], or of arrays that the catalogue declares for its own tables.
+    # A table cannot have columns of cstring[], or of array types that belong to the catalogue's own tables.
     never = {"cstring", *WITHOUT_INPUT}
     return {name for (name,) in rows if name.removeprefix("_") not in never and not name.startswith("_pg_")}
 
 
 def whole(new: Image, old: Image) -> oracle.Row:
-    """An unchanged value is the one that was there."""
+    """Take unchanged values from the old row."""
     return tuple(o if v is UNCHANGED else v for v, o in zip(new, old, strict=True))  # type: ignore[misc]
 
 
@@ -345,7 +345,7 @@ def _interval(micros: int, days: int, months: int) -> Any:
     return SPECIAL if (micros, days, months) in ends else {"months": months, "days": days, "microseconds": micros}
 
 
-# Type → how PostgreSQL's binary form is laid out, and what Arrow should hold for it.
+# Type → the layout of PostgreSQL's binary format, and the value that Arrow should hold.
 _BINARY: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
     "bool": (">?", bool),
     "int2": (">h", int),
@@ -364,7 +364,7 @@ _BINARY: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
 
 
 def in_binary(connection: psycopg.Connection[Any], table: Table) -> dict[str, list[Any]]:
-    """Values as PostgreSQL itself computes them, from the form in which nothing is printed; rows by id."""
+    """Values from PostgreSQL's binary format, which involves no text; rows by id."""
     kinds = {n: re.split("[ (]", t)[0] for n, t in table.columns.items() if not t.endswith("[]")}
     names = [name for name, kind in kinds.items() if kind in (*_BINARY, "bytea")]
     query = sql.SQL("SELECT {} FROM public.every ORDER BY id").format(sql.SQL(", ").join(map(sql.Identifier, names)))
@@ -379,7 +379,7 @@ def in_binary(connection: psycopg.Connection[Any], table: Table) -> dict[str, li
 
 
 def assert_columns_agree(log: Captured, relation: Relation, second: State, binary: dict[str, list[Any]]) -> None:
-    """The vectorised decoder, on the log's own bytes, gives what the plain one gives, and what PostgreSQL computes."""
+    """On the log's bytes, the vectorised decoder agrees with the plain one and with PostgreSQL's binary values."""
     payloads = [
         entry.payload
         for segment in LogReader(log.store).list()
@@ -429,8 +429,8 @@ def assert_json_agrees(log: Captured, relation: Relation, first: State) -> None:
             assert line[column.name] == expected, f"{column.name} {column.type.name}"
 
 
-def test_json_is_not_tidied_up(database: Database, tmp_path: Path) -> None:
-    """Duplicate keys, spaces and digits are the user's own; a line end would end the line of output too."""
+def test_json_is_not_normalised(database: Database, tmp_path: Path) -> None:
+    """Duplicate keys, spaces and digits are retained; line breaks are not, as they would end the output line."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, verbatim json, parsed jsonb)")
     with captured(database, tmp_path) as log:
         log.execute(
@@ -461,7 +461,7 @@ def test_a_label_added_or_renamed_mid_stream_is_followed(any_database: Database,
         changes = log.changes("t")
         log.assert_follows("t")
     assert [(c.after or {})["m"] for c in changes] == ["ok", "meh", "blue", "blue", "blue", "blue"]
-    # PostgreSQL does not describe a table anew for the sake of a label; a new stream does.
+    # A new label does not make PostgreSQL describe the table again; a new stream does.
     with captured(any_database, tmp_path) as log:
         log.execute("DELETE FROM t WHERE id = 1")
         newest = relation_of(log.changes("t")[-1])
@@ -469,7 +469,7 @@ def test_a_label_added_or_renamed_mid_stream_is_followed(any_database: Database,
 
 
 def test_latin1_is_exact(postgres18: Postgres, tmp_path: Path) -> None:
-    """Case 91. Names too: the catalogue is in the database's encoding."""
+    """Case 91, including names: the catalogue is in the database's encoding."""
     database = make_database(postgres18, "LATIN1")
     try:
         with database.connect(client_encoding="UTF8") as connection:
@@ -486,8 +486,8 @@ def test_latin1_is_exact(postgres18: Postgres, tmp_path: Path) -> None:
         drop_database(database)
 
 
-def test_sql_ascii_is_exact_or_loud(postgres18: Postgres, tmp_path: Path) -> None:
-    """Case 91. PostgreSQL does not send bytes that are no UTF-8 to a client that asks for UTF-8."""
+def test_sql_ascii_is_exact_or_an_error(postgres18: Postgres, tmp_path: Path) -> None:
+    """Case 91: PostgreSQL does not send invalid UTF-8 to a client that requests UTF-8."""
     database = make_database(postgres18, "SQL_ASCII")
     try:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
@@ -505,12 +505,12 @@ def test_sql_ascii_is_exact_or_loud(postgres18: Postgres, tmp_path: Path) -> Non
         drop_database(database)
 
 
-# The server prints it as hex, which makes it longer than PostgreSQL lets a text be.
+# The server prints it as hex, which is longer than PostgreSQL's limit for text.
 TOO_LARGE = "convert_to(repeat('x', 540000000), 'UTF8')"
 
 
 def test_a_value_too_large_to_be_sent_stops_capture_with_its_lsn(database: Database, tmp_path: Path) -> None:
-    """Case 92: no use in trying again and again."""
+    """Case 92: retrying would not help."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v bytea); CREATE TABLE other (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
         log.execute("INSERT INTO other VALUES (1)")
@@ -522,7 +522,7 @@ def test_a_value_too_large_to_be_sent_stops_capture_with_its_lsn(database: Datab
     assert isinstance(failure, SourceRefused)
     assert (place := re.search("alloc.* at ([0-9A-F]+/[0-9A-F]+)$", str(failure)))
     assert before <= Lsn.parse(place[1]) < after
-    assert "take that table out of the publication" in failure.hint
+    assert "remove that table from the publication" in failure.hint
     assert [c.table for c in log.changes_now()] == ["other"]
 
 

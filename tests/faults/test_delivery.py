@@ -1,6 +1,6 @@
-"""Delivery that is killed, and destinations that are killed under it: nothing lost, nothing twice.
+"""Kills deliveries and their destinations: no change is lost or duplicated.
 
-Real `tailrace deliver` processes, while a workload runs and capture writes. `DELIVERY_KILLS` says how often.
+Real `tailrace deliver` processes run while a workload runs and capture writes. `DELIVERY_KILLS` is the number of kills.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
 from tailrace import settings
+from tailrace.capture.bootstrap import Bootstrap
 from tailrace.change import Lsn
+from tailrace.delivery import cursors
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
+from tailrace.log.change_text import to_json
 from tailrace.log.reader import LogReader
-from tailrace.log.rendering import to_json
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.sinks import cursor
-from tailrace.source.bootstrap import Bootstrap
 from tailrace.store import Store
 
 KILLS = int(os.environ.get("DELIVERY_KILLS", "8"))
 WINDOW_S = 0.1
-"""In which a stream knows ids: as little as a server takes, less than any pause."""
+"""The stream's duplicate window: the minimum that a server accepts, shorter than any pause here."""
 
 
 class Scene:
-    """A source under a workload and under capture, and `tailrace deliver` beside them."""
+    """A source with a workload and capture, and `tailrace deliver` processes."""
 
     def __init__(self, database: Database, directory: Path, sinks: str) -> None:
         self.database = database
         self.settings = settings.Settings(
-            source=settings.Source(url=database.url, tables=("*.*",)),
-            store=settings.Store((directory / "store").as_uri()),
-            capture=settings.Capture(seal_after_ms=100, segment_bytes=64 * 1024),
+            source=settings.SourceSettings(url=database.url, tables=("*.*",)),
+            store=settings.StoreSettings((directory / "store").as_uri()),
+            capture=settings.CaptureSettings(seal_after_ms=100, segment_bytes=64 * 1024),
         )
         self.store = Store.open(self.settings.store.url)
         self.workload = Workload(database.connect, seed=3, rest_s=0.5)
         config = directory / "tailrace.toml"
         config.write_text(f'[store]\nurl = "{self.settings.store.url}"\n{sinks}')
-        self.said = directory / "said"
+        self.output = directory / "output"
         self._env = os.environ | {"TAILRACE_CONFIG": str(config)}
 
     @contextmanager
     def captured(self) -> Iterator[None]:
-        """While this lasts, changes arrive in the log; at its end it has them all."""
+        """Capture changes in the meantime. At the end the log has all of them."""
         self.workload.create()
         self.database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
         self.workload.run(20)
@@ -76,15 +76,15 @@ class Scene:
                 capture.wait_for(current_lsn(connection))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        # A session of its own: what is killed is all of it, Spark's Java and its workers too.
-        with self.said.open("ab") as said:
+        # Its own session, so that everything is killed, including Spark's Java and its workers.
+        with self.output.open("ab") as output:
             return subprocess.Popen(
-                tailrace("deliver", *arguments), env=self._env, stdout=said, stderr=said, start_new_session=True
+                tailrace("deliver", *arguments), env=self._env, stdout=output, stderr=output, start_new_session=True
             )
 
     def tail(self) -> str:
-        """What deliveries said last."""
-        return self.said.read_text(errors="replace")[-3000:]
+        """The end of the deliveries' output."""
+        return self.output.read_text(errors="replace")[-3000:]
 
     def deliver_all(self) -> None:
         process = self.start("--once")
@@ -95,14 +95,14 @@ class Scene:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With everything that it started."""
+    """Kill a process and everything that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-class Moves:
-    """Whether sinks move: what the replica says, and the cursor of the stream's."""
+class Progress:
+    """The progress of the sinks, from the replica's cursor and the state of the sink `bus`."""
 
     def __init__(self, scene: Scene, replica: Database) -> None:
         self._scene = scene
@@ -110,26 +110,26 @@ class Moves:
         self._seen = self._now()
 
     def _now(self) -> tuple[object, object]:
-        kept = self._scene.store.get("cursors/bus/state.json")
+        state = self._scene.store.get("cursors/bus/state.json")
         with suppress(psycopg.Error), self._replica.connect() as connection:
-            return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone(), kept
-        return None, kept
+            return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone(), state
+        return None, state
 
     def wait(self, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-        """Until both have more than when this was last asked; the process must live."""
-        moved = wait_until(lambda: process.poll() is not None or self._have_moved(), seconds)
+        """Wait until both have advanced since the last call. The process must not end."""
+        have_advanced = wait_until(lambda: process.poll() is not None or self._have_advanced(), seconds)
         assert process.poll() is None, self._scene.tail()
-        assert moved, f"nothing was delivered: {self._scene.tail()}"
+        assert have_advanced, f"nothing was delivered: {self._scene.tail()}"
         self._seen = self._now()
 
-    def _have_moved(self) -> bool:
+    def _have_advanced(self) -> bool:
         return all(now not in (None, before) for now, before in zip(self._now(), self._seen, strict=True))
 
 
 @pytest.mark.soak
-def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Database, tmp_path: Path) -> None:
-    """One process for all sinks. Destinations are killed under it; then the process itself, again and again, at any
-    time or when it has just published something, every other time together with the NATS server."""
+def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database: Database, tmp_path: Path) -> None:
+    """One process for all sinks. First its destinations are killed, then repeatedly the process itself, at any time or
+    just after it published something, every other time together with the NATS server."""
     rng = random.Random(1)
     files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
     with running(18, autovacuum=False) as server, NatsServer() as nats_server:
@@ -166,11 +166,11 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
             """,
         )
         with scene.captured():
-            moves = Moves(scene, replica)
+            progress = Progress(scene, replica)
             process = scene.start()
             try:
                 for killed in (server, nats_server) * 2:
-                    moves.wait(process)
+                    progress.wait(process)
                     if killed is server:
                         time.sleep(rng.uniform(0, 0.5))
                     else:
@@ -178,14 +178,14 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
                     killed.kill9()
                     time.sleep(2 * WINDOW_S)
                     killed.start()
-                moves.wait(process)
+                progress.wait(process)
             finally:
                 _kill(process)
-            unkept = 0
+            unrecorded = 0
             for number in range(KILLS):
                 process = scene.start()
                 try:
-                    moves.wait(process)
+                    progress.wait(process)
                     if number % 4 < 2:
                         bus.wait_for_more()
                     else:
@@ -196,15 +196,15 @@ def test_killed_deliveries_and_destinations_lose_and_double_nothing(database: Da
                     _kill(process)
                 if number % 2:
                     nats_server.start()
-                kept = cursor.load(scene.store, "bus")
-                unkept += kept is None or kept.place < bus.state().last_seq
-            assert unkept, "some were killed after they published, and before they kept that they had"
+                state = cursors.load(scene.store, "bus")
+                unrecorded += state is None or state.place < bus.state().last_seq
+            assert unrecorded, "none was killed after it published and before it recorded that"
         scene.deliver_all()
         _assert_replica(scene, replica)
         changes = list(LogReader(scene.store).changes())
-        trail.assert_tells(changes, Lsn(0), Lsn(2**63))
+        trail.assert_matches(changes, Lsn(0), Lsn(2**63))
         with database.connect() as source:
-            bus.assert_tells(changes, Lsn(2**63), oracle.type_names(source))
+            bus.assert_matches(changes, Lsn(2**63), oracle.type_names(source))
     _assert_files(scene, files)
     _assert_lake(scene, lake)
 
@@ -217,24 +217,24 @@ def _assert_replica(scene: Scene, replica: Database) -> None:
 
 
 def _assert_lake(scene: Scene, lake: Lake) -> None:
-    """The rows are the source's, and the changelog tells each change once."""
+    """Assert that the rows are the source's, and that the changelog has each change once."""
     tables = {(t.schema, t.table): t for t in lake.point().tables}
     with scene.database.connect() as source:
         for table in scene.workload.tables:
             expected = oracle.rows(source, table.schema, table.name)
             assert lake.rows(tables[table.schema, table.name]) == expected, table.name
-    told = Counter[str]()
+    found_changes = Counter[str]()
     for named in tables.values():
         if named.kind == "changelog" and named.snapshot is not None:
             scan = f"iceberg_scan('{named.metadata}', snapshot_from_id = {named.snapshot})"
             found = engine().execute(f"SELECT _position FROM {scan} WHERE _operation <> 'SNAPSHOT'").fetchall()
-            told.update(position for (position,) in found)
+            found_changes.update(position for (position,) in found)
     since = _since(scene)
-    expected_told = Counter[str]()
+    expected_changes = Counter[str]()
     for change in LogReader(scene.store).changes():
         if change.relation is not None and change.position.commit_lsn >= since[change.relation.oid]:
-            expected_told[str(change.position)] += 1
-    assert told == expected_told
+            expected_changes[str(change.position)] += 1
+    assert found_changes == expected_changes
 
 
 def _since(scene: Scene) -> dict[int, Lsn]:
@@ -242,17 +242,17 @@ def _since(scene: Scene) -> dict[int, Lsn]:
 
 
 def _assert_files(scene: Scene, files: Path) -> None:
-    """Every change once and as the log has it, none that is not in the log."""
-    told: dict[str, str] = {}
+    """Assert that the files have exactly the changes of the log, each once."""
+    found: dict[str, str] = {}
     for path in files.rglob("*.jsonl"):
         for line in path.read_text().split("\n")[:-1]:
             if '"operation": "SNAPSHOT"' not in line:
                 position = json.loads(line)["position"]
-                assert position not in told, f"{position} is told twice"
-                told[position] = line.rpartition(', "is_last"')[0] + "}"
+                assert position not in found, f"{position} is delivered twice"
+                found[position] = line.rpartition(', "is_last"')[0] + "}"
     since = min(Lsn(int(key.split("/")[2][:16], 16)) for key in _snapshots(scene))
     changes = [c for c in LogReader(scene.store).changes() if c.position.commit_lsn >= since]
-    assert told == {str(change.position): to_json(change) for change in changes}
+    assert found == {str(change.position): to_json(change) for change in changes}
 
 
 def _snapshots(scene: Scene) -> Sequence[str]:

@@ -1,6 +1,6 @@
-"""kill -9 of capture under load, again and again: no change lost, none twice, order kept.
+"""Repeated kill -9 of capture under load: no change is lost, duplicated or reordered.
 
-`KILLS` says how often (`make chaos` for thousands). PostgreSQL is the witness: a second slot gives the same changes.
+`KILLS` is the number of kills (`make chaos` runs thousands). A second slot of PostgreSQL gives the expected changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ KILLS = int(os.environ.get("KILLS", "12"))
 
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("s3", marks=pytest.mark.soak)])
-def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, request: pytest.FixtureRequest) -> None:
+def test_killed_captures_lose_and_duplicate_nothing(
+    kind: str, database: Database, request: pytest.FixtureRequest
+) -> None:
     address: StoreAddress = request.getfixturevalue(f"{kind}_address")
     kills = KILLS * 5 // 6 if kind == "file" else KILLS - KILLS * 5 // 6
     rng = random.Random(kills)
@@ -64,7 +66,7 @@ def test_killed_captures_lose_and_double_nothing(kind: str, database: Database, 
 
 
 def _run_and_kill(env: dict[str, str], store: Store, rng: random.Random) -> None:
-    """Killed at a random moment after it began to write: that is when it has something to lose."""
+    """Kill capture at a random time after it began to write, when it has something to lose."""
     last = LogReader(store).last()
     following = segment.key(last.id + 1 if last else 1)
     process = subprocess.Popen(tailrace("capture"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -78,7 +80,7 @@ def _run_and_kill(env: dict[str, str], store: Store, rng: random.Random) -> None
 
 
 class _Bulk:
-    """Transactions that span many segments, so that kills fall inside them."""
+    """Runs transactions that span many segments, so that kills hit them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -115,7 +117,7 @@ CHILD = Path(__file__).with_name("killing_child.py")
 def test_kill_between_each_pair_of_durable_steps(
     step: int, when: str, database: Database, file_address: StoreAddress
 ) -> None:
-    """Steps are PUTs: source.json, then segments. `after`: the object is there, the slot not yet acknowledged."""
+    """Steps are PUTs: source.json, then segments. After a step, the object exists, but the slot is not acknowledged."""
     env = environment(database, *file_address)
     store = Store.open(*file_address)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR ALL TABLES")

@@ -1,4 +1,4 @@
-"""Snapshots that are interrupted: nothing half is ever seen, and what was finished is not copied again."""
+"""Interrupted snapshots: none is visible in part, and finished tables are not copied again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
+from tailrace.capture import catalog
+from tailrace.capture.snapshot_job import SnapshotJob, without_snapshot
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError, SourceError, StoreError
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.source import catalog
-from tailrace.source.snapshot import SnapshotJob, missing
 from tailrace.store import Store
 
 _TABLES = 4
@@ -31,7 +31,7 @@ _TABLES = 4
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    """Tables that take workers a while, one much longer than the others."""
+    """Tables that take workers some time, one much longer than the others."""
     for number in range(_TABLES):
         database.execute(f"""
             CREATE TABLE t{number} (id int PRIMARY KEY, v text);
@@ -43,23 +43,23 @@ def filled(database: Database) -> Database:
 
 def configured(database: Database, address: StoreAddress, **snapshot: Any) -> settings.Settings:
     return settings.Settings(
-        source=settings.Source(url=database.url),
-        store=settings.Store(url=address.url, options=address.options),
-        snapshot=settings.Snapshot(chunk_bytes=64 * 1024, **snapshot),
+        source=settings.SourceSettings(url=database.url),
+        store=settings.StoreSettings(url=address.url, options=address.options),
+        snapshot=settings.SnapshotSettings(chunk_bytes=64 * 1024, **snapshot),
     )
 
 
 def started(database: Database, address: StoreAddress) -> SnapshotJob:
-    """For the tables that have no snapshot yet."""
+    """Start a job for the tables without a snapshot."""
     with database.connect() as connection:
-        tables = missing(Store.open(*address), catalog.published(connection, "tailrace"))
+        tables = without_snapshot(Store.open(*address), catalog.published_tables(connection, "tailrace"))
     job = SnapshotJob(configured(database, address), tables)
     job.start()
     return job
 
 
 def seen(database: Database, address: StoreAddress) -> dict[str, str]:
-    """The finished snapshots, table → id; each must be whole."""
+    """The finished snapshots, table → id, each of which must be complete."""
     found = SnapshotReader(*address).list()
     with database.connect() as connection:
         for snapshot in found:
@@ -77,7 +77,7 @@ def test_a_worker_is_killed(filled: Database, file_address: StoreAddress) -> Non
         busy: list[int] = []
         while not busy or job.progress.tables_done + len(before) < kill_after:
             assert not job.wait(0.001)
-            busy = [w.process.pid or 0 for w in job._workers if w.order is not None]
+            busy = [w.process.pid or 0 for w in job._workers if w.task is not None]
         os.kill(busy[0], signal.SIGKILL)
         with pytest.raises(SnapshotError, match="killed by signal 9"):
             job.wait(30)
@@ -104,7 +104,7 @@ def test_the_whole_process_is_killed(filled: Database, store_address: StoreAddre
         workers = psutil.Process(run.pid).children(recursive=True) if run.poll() is None else []
         run.kill()
         run.wait()
-        # They notice that nobody listens any more, and end.
+        # The workers detect the end of their parent, and exit.
         _, alive = psutil.wait_procs(workers, timeout=30)
         assert alive == []
         left_orphans += len(SnapshotReader(*store_address).orphans())
@@ -116,7 +116,7 @@ def test_the_whole_process_is_killed(filled: Database, store_address: StoreAddre
     assert before.items() <= seen(filled, store_address).items()
     assert set(seen(filled, store_address)) == {f"t{n}" for n in range(_TABLES)}
     assert SnapshotReader(*store_address).orphans() == []
-    assert left_orphans or len(before) == _TABLES, "the kills came too early to mean anything"
+    assert left_orphans or len(before) == _TABLES, "the kills came too early to prove anything"
 
 
 def test_the_connection_is_lost(filled: Database, file_address: StoreAddress) -> None:
@@ -137,7 +137,7 @@ def test_the_connection_is_lost(filled: Database, file_address: StoreAddress) ->
 def test_the_store_fails(
     filled: Database, file_address: StoreAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.source.snapshot._STORE_ATTEMPTS", 2)
+    monkeypatch.setattr("tailrace.capture.snapshot_job._STORE_ATTEMPTS", 2)
     job = SnapshotJob(configured(filled, file_address))
     obstacle = tmp_path / "store" / "snapshots"
     obstacle.write_text("in the way")
@@ -148,7 +148,7 @@ def test_the_store_fails(
     assert SnapshotReader(*file_address).list() == []
 
 
-def test_cancelled(filled: Database, file_address: StoreAddress) -> None:
+def test_a_job_is_cancelled(filled: Database, file_address: StoreAddress) -> None:
     job = started(filled, file_address)
     assert wait_until(lambda: job.progress.tables_done >= 1, 30)
     job.cancel()
@@ -158,11 +158,11 @@ def test_cancelled(filled: Database, file_address: StoreAddress) -> None:
     assert SnapshotReader(*file_address).orphans() == []
 
 
-def test_one_job_leaves_anothers_chunks_alone(filled: Database, file_address: StoreAddress) -> None:
+def test_a_job_does_not_remove_the_chunks_of_another(filled: Database, file_address: StoreAddress) -> None:
     first = started(filled, file_address)
     assert wait_until(lambda: bool(SnapshotReader(*file_address).orphans()), 30)
     with filled.connect() as connection:
-        small = [t for t in catalog.published(connection, "tailrace") if t.name == "t0"]
+        small = [t for t in catalog.published_tables(connection, "tailrace") if t.name == "t0"]
     second = SnapshotJob(configured(filled, file_address), small)
     second.start()
     assert second.wait(60)

@@ -1,4 +1,4 @@
-"""A source that restarts, crashes, is cut off, promoted, or not the one it was."""
+"""A source that restarts, crashes, is disconnected, promoted or replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tailrace.errors import FencedError, GapError, SlotLost, SourceRefused, Wron
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.log.writer import LogWriter
-from tailrace.pgoutput.framing import Rows
+from tailrace.pgoutput.framing import LogRows
 from tailrace.store import Store
 
 TABLE = "CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t"
@@ -41,7 +41,7 @@ TABLE = "CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION t
 
 @pytest.fixture
 def own() -> Iterator[Database]:
-    """A database on a server of the test's own, which it may crash."""
+    """A database on a server that the test may crash."""
     with running(18, wal_sender_timeout="2s") as server:
         database = make_database(server)
         yield database
@@ -54,8 +54,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
-def test_server_goes_down_and_comes_back_under_load(mode: str, own: Database, store: Store) -> None:
-    """Crash recovery may rewind the slot; what comes again is dropped by position."""
+def test_the_server_restarts_under_load(mode: str, own: Database, store: Store) -> None:
+    """Crash recovery may rewind the slot; repeated changes are dropped by position."""
     workload = Workload(lambda: own.connect(autocommit=True), seed=3, survive=True, rest_s=0.005)
     workload.create()
     own.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
@@ -81,8 +81,8 @@ def test_server_goes_down_and_comes_back_under_load(mode: str, own: Database, st
     assert not list(verify(store))
 
 
-def test_fast_shutdown_of_the_server_is_not_held_up(own: Database, store: Store) -> None:
-    """The server waits at shutdown until everything it sent is confirmed, also WAL that is not ours."""
+def test_capture_does_not_delay_a_fast_shutdown(own: Database, store: Store) -> None:
+    """At shutdown the server waits until everything it sent is confirmed, including WAL without captured changes."""
     own.execute(TABLE)
     with CaptureThread(configured(own), store) as run:
         own.execute("CREATE TABLE unpublished AS SELECT generate_series(1, 10000)")
@@ -97,26 +97,27 @@ def test_fast_shutdown_of_the_server_is_not_held_up(own: Database, store: Store)
     assert len(in_log(store)) == 1
 
 
-def test_a_cut_network_is_survived(own: Database, store: Store) -> None:
+def test_capture_survives_a_network_outage(own: Database, store: Store) -> None:
     own.execute(TABLE)
     with proxy(own.server) as network, own.connect(autocommit=True) as connection:
         witness = Witness(connection)
-        through = replace(configured(own), source=settings.Source(url=network.url(own.server, own.name)))
+        through = replace(configured(own), source=settings.SourceSettings(url=network.url(own.server, own.name)))
         with CaptureThread(through, store) as run:
             for number in range(3):
                 connection.execute("INSERT INTO t (note) SELECT 'x' FROM generate_series(1, 500)")
                 network.cut()
-                # Not while it connects: that would be another failure.
+                # Not while it connects, which would be another failure.
                 run.wait(lambda number=number: run.capture.reconnections > number and run.capture.is_streaming)
                 run.wait_for(current_lsn(connection))
         assert in_log(store) == witness.changes(current_lsn(connection))
 
 
-def test_a_half_open_connection_is_noticed(own: Database, store: Store) -> None:
+def test_a_half_open_connection_is_detected(own: Database, store: Store) -> None:
     own.execute(TABLE)
     with proxy(own.server) as network, own.connect(autocommit=True) as connection:
         through = replace(
-            configured(own, status_interval_s=0.2), source=settings.Source(url=network.url(own.server, own.name))
+            configured(own, status_interval_s=0.2),
+            source=settings.SourceSettings(url=network.url(own.server, own.name)),
         )
         with CaptureThread(through, store) as run:
             network.silence()
@@ -138,7 +139,7 @@ def test_the_second_capture_on_a_slot_is_fenced(own: Database, store: Store) -> 
         assert first.capture.reconnections == 0
 
 
-def test_a_log_that_someone_else_writes_is_fenced(database: Database, store: Store) -> None:
+def test_a_second_writer_of_a_log_is_fenced(database: Database, store: Store) -> None:
     database.execute(TABLE)
     with CaptureThread(configured(database), store) as run:
         database.execute("INSERT INTO t (note) VALUES ('a')")
@@ -147,7 +148,7 @@ def test_a_log_that_someone_else_writes_is_fenced(database: Database, store: Sto
         last = LogReader(store).last()
         header = last.metadata() if last else None
         assert header is not None
-        LogWriter(store, header.source, header).append(Rows.empty(), 0, Lsn(header.end_lsn + 1))
+        LogWriter(store, header.source, header).append(LogRows.empty(), 0, Lsn(header.end_lsn + 1))
         database.execute("INSERT INTO t (note) VALUES ('b')")
         failure = run.failure()
         assert isinstance(failure, FencedError)
@@ -168,14 +169,14 @@ def test_a_dropped_slot_stops_capture_until_the_gap_is_accepted(database: Databa
         with CaptureThread(configured(database), store, accept_gap=True) as run:
             connection.execute("INSERT INTO t (note) VALUES ('after')")
             run.wait_for(current_lsn(connection))
-    # A reader that does not know of the gap is stopped at it.
+    # A reader that does not accept the gap stops at it.
     with pytest.raises(GapError):
         in_log(store)
     assert [b"before" in s.payload for s in in_log(store, across_gaps=True)] == [True, False]
     assert not list(verify(store))
 
 
-def test_a_slot_advanced_behind_our_back_is_a_gap(database: Database, store: Store) -> None:
+def test_a_slot_advanced_by_another_client_is_a_gap(database: Database, store: Store) -> None:
     database.execute(TABLE)
     with database.connect(autocommit=True) as connection:
         with CaptureThread(configured(database), store) as run:
@@ -199,7 +200,7 @@ def test_a_recreated_slot_is_a_gap(database: Database, store: Store) -> None:
             CaptureThread(configured(database), store).capture.run()
 
 
-def test_a_slot_that_lost_its_wal_says_so(store: Store) -> None:
+def test_a_slot_without_its_wal_stops_capture(store: Store) -> None:
     with running(18, max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB") as server:
         database = make_database(server)
         database.execute(TABLE)
@@ -217,7 +218,7 @@ def test_a_slot_that_lost_its_wal_says_so(store: Store) -> None:
         drop_database(database)
 
 
-def test_another_system_is_refused(own: Database, database: Database, store: Store) -> None:
+def test_another_system_is_rejected(own: Database, database: Database, store: Store) -> None:
     for each in (database, own):
         each.execute(TABLE)
     with CaptureThread(configured(database), store) as run, database.connect() as connection:
@@ -226,11 +227,11 @@ def test_another_system_is_refused(own: Database, database: Database, store: Sto
         CaptureThread(configured(own), store).capture.run()
 
 
-def test_another_slot_into_the_same_log_is_refused(database: Database, store: Store) -> None:
+def test_another_slot_for_the_same_log_is_rejected(database: Database, store: Store) -> None:
     database.execute(TABLE)
     with CaptureThread(configured(database), store) as run, database.connect() as connection:
         run.wait_for(current_lsn(connection))
-    other = replace(configured(database), source=settings.Source(url=database.url, slot="other"))
+    other = replace(configured(database), source=settings.SourceSettings(url=database.url, slot="other"))
     with pytest.raises(WrongSource, match="slot"):
         CaptureThread(other, store).capture.run()
 
@@ -266,24 +267,24 @@ def test_a_promoted_source_is_followed(own: Database, store: Store) -> None:
     assert header.source.timeline == 2
 
 
-def test_a_fork_that_lost_what_the_log_has_is_refused(own: Database, store: Store) -> None:
+def test_a_fork_that_lacks_changes_of_the_log_is_rejected(own: Database, store: Store) -> None:
     own.execute(TABLE)
     with CaptureThread(configured(own), store) as run, own.connect() as connection:
         run.wait_for(current_lsn(connection))
     last = LogReader(store).last()
     header = last.metadata() if last else None
     assert header is not None
-    # What the old primary still wrote after the new one had left its history.
-    LogWriter(store, header.source, header).append(Rows.empty(), 0, Lsn(header.end_lsn + (1 << 30)))
+    # Changes that the old primary wrote after the new one branched off.
+    LogWriter(store, header.source, header).append(LogRows.empty(), 0, Lsn(header.end_lsn + (1 << 30)))
     _promote(own)
     with pytest.raises(WrongSource, match="timeline"):
         CaptureThread(configured(own), store).capture.run()
 
 
-def test_traffic_that_is_not_ours_does_not_hold_wal(
+def test_unpublished_traffic_does_not_retain_wal(
     database: Database, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.source.sealer._IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("tailrace.capture.sealer._IDLE_SECONDS", 0.1)
     database.execute(TABLE + "; CREATE TABLE unpublished (n int)")
     with database.connect(autocommit=True) as connection, CaptureThread(configured(database), store) as run:
         for _ in range(3):
@@ -298,7 +299,7 @@ def test_traffic_that_is_not_ours_does_not_hold_wal(
 
             run.wait(confirmed)
     assert in_log(store) == []
-    # What was acknowledged is also what the log says, so that a restart sees no gap.
+    # The log ends where the slot was acknowledged, so a restart sees no gap.
     with CaptureThread(configured(database), store) as run:
         assert run.capture.durable_lsn >= lsn
 
@@ -331,8 +332,8 @@ def test_signals_seal_acknowledge_and_exit_0(number: signal.Signals, database: D
     assert "captured 2 changes in 2 transactions" in out
 
 
-def test_a_first_start_beside_an_open_transaction_can_be_stopped(own: Database, store: Store) -> None:
-    """PostgreSQL makes a slot only once older transactions have ended: that may take hours."""
+def test_a_first_start_that_waits_for_a_transaction_can_be_stopped(own: Database, store: Store) -> None:
+    """PostgreSQL creates a slot only once older transactions have ended, which may take hours."""
     own.execute(TABLE)
     env = environment(own, store.url)
     with own.connect() as open_transaction, own.connect(autocommit=True) as connection:
@@ -354,15 +355,17 @@ def test_a_first_start_beside_an_open_transaction_can_be_stopped(own: Database, 
     assert [change.after for change in LogReader(store).changes()] == [{"id": 2, "note": "after"}]
 
 
-def test_a_role_that_may_not_create_uses_what_is_there(database: Database, store: Store) -> None:
-    """An administrator made slot and publication; the role has REPLICATION and SELECT, no more."""
+def test_a_role_that_may_not_create_uses_existing_objects(database: Database, store: Store) -> None:
+    """An administrator created slot and publication; the role has only REPLICATION and SELECT."""
     role = f"plain_{database.name}"
     database.execute(
         f"{TABLE}; CREATE ROLE {role} LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO {role};"
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
     )
     database.execute("SELECT pg_create_logical_replication_slot('tailrace', 'pgoutput')")
-    as_role = replace(configured(database), source=settings.Source(url=database.server.url_of(database.name, role)))
+    as_role = replace(
+        configured(database), source=settings.SourceSettings(url=database.server.url_of(database.name, role))
+    )
     with CaptureThread(as_role, store) as run:
         database.execute("INSERT INTO t (note) VALUES ('a')")
         with database.connect() as connection:
@@ -371,17 +374,19 @@ def test_a_role_that_may_not_create_uses_what_is_there(database: Database, store
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_role_without_the_privilege_is_told(database: Database, store: Store) -> None:
+def test_a_missing_privilege_is_reported(database: Database, store: Store) -> None:
     role = f"none_{database.name}"
     database.execute(f"{TABLE}; CREATE ROLE {role} LOGIN")
-    as_role = replace(configured(database), source=settings.Source(url=database.server.url_of(database.name, role)))
+    as_role = replace(
+        configured(database), source=settings.SourceSettings(url=database.server.url_of(database.name, role))
+    )
     with pytest.raises(SourceRefused) as raised:
         CaptureThread(as_role, store).capture.run()
     assert "tailrace check" in raised.value.hint
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_two_phase_commit_across_a_restart_comes_once(own: Database, store: Store) -> None:
+def test_two_phase_commit_across_a_restart_is_captured_once(own: Database, store: Store) -> None:
     own.server.conf(max_prepared_transactions=5)
     own.server.restart()
     own.execute(TABLE)

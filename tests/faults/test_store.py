@@ -1,4 +1,4 @@
-"""A store that fails, answers late, or lies: nothing lost, nothing twice, and the server never waits for a reply."""
+"""A store that fails, answers late or wrongly: no change is lost or duplicated, and the server never lacks a reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.store import FileStore, Store
 
 
 class FaultyStore(FileStore):
-    """A directory whose `create` first does what `fault` does."""
+    """A directory whose `create` first calls `fault`."""
 
     fault: Callable[[str, bytes], None] = staticmethod(lambda _key, _data: None)
     tries = 0
@@ -38,12 +38,12 @@ def table(database: Database) -> None:
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
 
 
-def test_a_store_that_fails_is_tried_until_it_answers(database: Database, store: FaultyStore) -> None:
+def test_a_failing_store_is_retried_until_it_answers(database: Database, store: FaultyStore) -> None:
     failures = iter([True, True, False, True])
 
     def fault(key: str, data: bytes) -> None:
         if next(failures, False):
-            raise StoreError("out of order", "")
+            raise StoreError("unavailable", "")
 
     with database.connect(autocommit=True) as connection:
         witness = Witness(connection)
@@ -56,7 +56,7 @@ def test_a_store_that_fails_is_tried_until_it_answers(database: Database, store:
         assert in_log(store) == witness.changes(current_lsn(connection))
 
 
-def test_a_put_that_timed_out_after_storing_is_recognised(database: Database, store: FaultyStore) -> None:
+def test_a_put_that_timed_out_after_storing_succeeds(database: Database, store: FaultyStore) -> None:
     stored: list[str] = []
 
     def fault(key: str, data: bytes) -> None:
@@ -76,13 +76,13 @@ def test_a_put_that_timed_out_after_storing_is_recognised(database: Database, st
         assert not list(verify(store))
 
 
-def test_a_store_that_stays_away_does_not_keep_capture_from_stopping(
+def test_capture_stops_even_if_the_store_is_unavailable(
     database: Database, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.source.sealer._CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("tailrace.capture.sealer._CLOSE_SECONDS", 0.3)
 
     def fault(key: str, data: bytes) -> None:
-        raise StoreError("away", "")
+        raise StoreError("unavailable", "")
 
     run = CaptureThread(configured(database), store)
     with run:
@@ -92,7 +92,7 @@ def test_a_store_that_stays_away_does_not_keep_capture_from_stopping(
         run.wait(lambda: store.tries > before)
         run.capture.stop()
         assert isinstance(run.failure(), StoreError)
-    # Nothing was acknowledged that is not in the log, so the next run has it.
+    # Only what is in the log was acknowledged, so the next run receives the rest.
     store.fault = lambda _key, _data: None
     with CaptureThread(configured(database), store, until="current") as again:
         again.wait(lambda: not again.capture.is_streaming)
@@ -116,7 +116,7 @@ def test_a_full_disk_stops_capture_and_loses_nothing(database: Database, store: 
         assert in_log(store) == witness.changes(up_to)
 
 
-def test_a_truncated_segment_is_refused_at_start(database: Database, store: FaultyStore) -> None:
+def test_a_truncated_segment_is_rejected_at_start(database: Database, store: FaultyStore) -> None:
     with database.connect(autocommit=True) as connection, CaptureThread(configured(database), store) as run:
         connection.execute("INSERT INTO t (note) VALUES ('a')")
         run.wait_for(current_lsn(connection))
@@ -133,7 +133,7 @@ def test_a_truncated_segment_is_refused_at_start(database: Database, store: Faul
 
 @pytest.fixture
 def impatient() -> Iterator[Database]:
-    """A server that drops whoever does not answer within a second."""
+    """A server that disconnects clients that do not answer within a second."""
     with running(18, wal_sender_timeout="1s") as server:
         database = make_database(server)
         yield database
@@ -153,7 +153,7 @@ def test_a_slow_store_never_delays_replies(impatient: Database, store: FaultySto
             store.fault = fault
             connection.execute("INSERT INTO t (note) SELECT repeat('x', 100) FROM generate_series(1, 5000)")
             row = connection.execute("SELECT backend_start::text FROM pg_stat_replication").fetchone()
-            # Four time-outs of the server's pass, by its own clock, while the store holds capture up.
+            # Four of the server's timeouts pass, by its own clock, while the store delays capture.
             connection.execute("SELECT pg_sleep(4)")
             assert connection.execute("SELECT backend_start::text FROM pg_stat_replication").fetchone() == row
             go_on.set()
@@ -162,7 +162,7 @@ def test_a_slow_store_never_delays_replies(impatient: Database, store: FaultySto
         assert in_log(store) == witness.changes(current_lsn(connection))
 
 
-def test_memory_stays_bounded_while_the_store_is_away(database: Database, store: FaultyStore) -> None:
+def test_memory_is_bounded_while_the_store_is_unavailable(database: Database, store: FaultyStore) -> None:
     go_on = threading.Event()
 
     def fault(key: str, data: bytes) -> None:
@@ -185,7 +185,7 @@ def test_memory_stays_bounded_while_the_store_is_away(database: Database, store:
 def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> None:
     opened = Store.open(*store_address)
     assert opened.create("log/a b%2F.x", b"one")
-    assert opened.create("log/a b%2F.x", b"one"), "the same bytes again are a PUT repeated"
+    assert opened.create("log/a b%2F.x", b"one"), "the same bytes are a repeated PUT"
     assert not opened.create("log/a b%2F.x", b"other")
     assert opened.get("log/a b%2F.x") == b"one"
     assert [info.key for info in opened.list("log")] == ["log/a b%2F.x"]
