@@ -377,14 +377,49 @@ def test_a_paused_sink_stays_paused_across_restarts_until_it_is_resumed(
     spark: SparkSession, database: Database, store: Store, captured: CaptureThread, memories: Callable[[str], Memory]
 ) -> None:
     memory = memories("paused")
+    raw = [{"name": "paused", "start": "earliest"}]
     control.pause(store, "paused")
-    with delivering(spark, store, [{"name": "paused", "start": "earliest"}]) as engine:
+    insert(database, captured, 0, 5)
+    for _ in range(2):
+        with delivering(spark, store, raw) as engine:
+            assert wait_until(lambda: engine.sinks["paused"].status().state == "paused", 180)
+            assert not engine.wait(engine.end(), 1.0)
+            assert memory.positions == []
+    with delivering(spark, store, raw) as engine:
         assert wait_until(lambda: engine.sinks["paused"].status().state == "paused", 180)
-        insert(database, captured, 0, 5)
-        assert not engine.wait(engine.end(), 1.0)
-        assert memory.positions == []
         control.resume(store, "paused")
         assert wait_until(lambda: arrived(memory, store), 180)
+
+
+@pytest.mark.parametrize("interval_ms", [0, 1], ids=["open", "closed"])
+def test_stopping_finishes_the_current_step(
+    spark: SparkSession,
+    database: Database,
+    store: Store,
+    captured: CaptureThread,
+    memories: Callable[[str], Memory],
+    interval_ms: int,
+) -> None:
+    """Stopping the query earlier would cancel the step's job, and the next run would have to repeat it."""
+    memory = memories("stopped")
+    memory.may_go.clear()
+    raw = {"name": "stopped", "start": "earliest", "interval_ms": interval_ms}
+    with delivering(spark, store, [raw]) as engine:
+        insert(database, captured, 0, 5)
+        assert memory.entered.wait(180)
+        stop = threading.Thread(target=engine.stop)
+        stop.start()
+        pipeline = engine.sinks["stopped"]
+        assert wait_until(lambda: pipeline._stopping.is_set(), 30)
+        stop.join(1.0)  # longer than it takes to cancel a job
+        assert stop.is_alive(), "it waits for the step"
+        memory.may_go.set()
+        stop.join(60)
+        assert not stop.is_alive()
+        stopped = pipeline.status()
+    assert (stopped.state, stopped.failures, stopped.steps) == ("stopped", 0, 1)
+    assert memory.positions
+    assert memory.positions == in_log(store)[: len(memory.positions)]
 
 
 def test_a_reload_request_is_obeyed_once_and_maintenance_continues(

@@ -116,6 +116,8 @@ class Pipeline:
         self._oldest_us: int | None = None
         self._log_end = Lsn(0)
         self._request = ControlRequest()
+        self._must_read_request = True
+        """A sink that was paused before this process started must not deliver a step first."""
         self._planned: PlannedStep | None = None
         self._came_at = float("-inf")
         self._maintain_at = 0.0
@@ -125,6 +127,8 @@ class Pipeline:
         """Held while the stepper is used."""
         self._batch = threading.Lock()
         """Held during a batch."""
+        self._may_end = threading.Event()
+        """The query may be stopped: stopping it earlier would cancel the current step's job."""
         self._thread: threading.Thread | None = None
 
     # What a process does with a pipeline.
@@ -141,6 +145,7 @@ class Pipeline:
         finished = self._batch.acquire(timeout=grace_s)
         if finished:
             self._batch.release()
+        self._may_end.set()
         if self._thread is not None:
             self._thread.join(grace_s)
         return finished
@@ -195,13 +200,18 @@ class Pipeline:
         finally:
             self._busy.release()
 
+    @property
+    def _shown_condition(self) -> Condition:
+        is_paused = self._request.is_paused and self._condition in ("starting", "running")
+        return "paused" if is_paused else self._condition
+
     def status(self) -> SinkStatus:
         now = time.time()
         behind = lag(self._stepper.cursor, self._log_end, self._oldest_us, now)
         return SinkStatus(
             name=self.name,
             type=self._type,
-            state="paused" if self._request.is_paused and self._condition == "running" else self._condition,
+            state=self._shown_condition,
             cursor=self._stepper.cursor,
             log_end=self._log_end,
             lag_bytes=behind.bytes,
@@ -359,6 +369,8 @@ class Pipeline:
         self._batch_s = seconds
 
     def _next(self) -> PlannedStep | None:
+        if self._must_read_request:
+            self._obey(control.load(self._store, self.name))
         now = time.monotonic()
         if self._request.is_paused or self.has_failed or now < self._retry_at:
             return None
@@ -373,6 +385,8 @@ class Pipeline:
             self._stepper.look_for_loads()
             self.sink.maintain()
         if self._pace.wait_s():
+            if self._error is not None:
+                self._recover()  # it failed between steps: a step that failed is repeated without a pause
             return None
         planned = self._stepper.next_step()
         if planned is not None and planned.is_load:
@@ -453,6 +467,7 @@ class Pipeline:
     def _obey(self, request: ControlRequest) -> None:
         """A new request starts a failed sink again; one from before its failure does not."""
         is_new, self._request = request != self._request, request
+        self._must_read_request = False
         if is_new and not request.is_paused and self.has_failed:
             self._condition = "starting"
             self._retry_at = float("-inf")
@@ -467,6 +482,7 @@ class Pipeline:
                 while not self._stopping.wait(_WATCH_S):
                     if (failure := query.failure()) is not None:
                         raise failure
+                self._may_end.wait()
             except Exception as error:
                 if not self._stopping.is_set():
                     self._fail(error if isinstance(error, TailraceError) else _ended(self.name, error))

@@ -79,6 +79,7 @@ class Engine:
         self._reader = LogReader(self._store)
         self._stopping = threading.Event()
         self._publisher = threading.Thread(target=self._publish, name="status of sinks", daemon=True)
+        self._first_worker: threading.Thread | None = None
         self._steps: StepServer | None = None
         self._progress = ProgressListener(lambda: self.sinks)
         self._statements: dict[str, Statement] = {}
@@ -100,7 +101,8 @@ class Engine:
         context = self._spark.sparkContext
         if self._owns_session:
             # The process that workers are forked from takes a second to start: meanwhile the queries are planned.
-            threading.Thread(target=_start_worker, args=(context,), name="first worker", daemon=True).start()
+            self._first_worker = threading.Thread(target=_start_worker, args=(context,), daemon=True)
+            self._first_worker.start()
         if context.uiWebUrl:
             _log.info("Spark's pages: %s", context.uiWebUrl)
 
@@ -146,6 +148,8 @@ class Engine:
             self._publisher.join()
         if self._steps is not None:
             self._steps.close()
+        if self._first_worker is not None:
+            self._first_worker.join(_GRACE_S)  # Spark complains about jobs that it ends
         if self._owns_session and self._spark is not None:
             self._spark.stop()
         else:
