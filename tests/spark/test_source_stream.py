@@ -18,7 +18,7 @@ from tests import oracle
 from tests.e2e.captured import captured
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
-from tests.log.stream import Capture, Server, cut
+from tests.log.stream import Capture, Server, cut, write
 from tests.spark.logs import as_json, captured_to, stream
 from tests.spark.test_source import shown
 
@@ -206,6 +206,21 @@ def test_available_now_reads_everything_and_ends(
             run = Run(stream(spark, s3_address, **options), tmp_path / "checkpoint", availableNow=True)
             assert run.query.awaitTermination(240)
             assert sorted(row.id for row in run.rows()) == list(range(start, start + 30))
+
+
+def test_starting_a_query_does_not_change_the_environment_that_queries_share(
+    spark: SparkSession, tmp_path: Path, file_address: StoreAddress
+) -> None:
+    """Spark puts keys into an unlocked Java HashMap. Two sinks that started at once broke it, and all tasks failed."""
+    write(Store.open(*file_address), Server(1).work(5))
+    frame = stream(spark, file_address)
+    session: Any = spark._jsparkSession
+    shared = session.sessionState().dataSourceManager().lookupDataSource("tailrace").dataSourceCls().envVars()
+    before = set(shared)
+    with Run(frame, tmp_path / "checkpoint", availableNow=True) as run:
+        assert run.query.awaitTermination(120)
+    assert run.rows()
+    assert set(shared) == before
 
 
 def test_another_log_is_refused(spark: SparkSession, tmp_path: Path, file_address: StoreAddress) -> None:

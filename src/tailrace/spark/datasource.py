@@ -6,15 +6,23 @@ so that the processes of sinks, which only ask the driver for steps, stay small.
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tailrace.spark import step_source
 
+_ENVIRONMENT: Final = {"SPARK_LOCAL_DIRS": "", "SPARK_AUTH_SOCKET_TIMEOUT": "15", "SPARK_BUFFER_SIZE": "65536"}
+"""What Spark 4.1 adds to the environment of a streaming source, with its own values, when a query starts. All queries
+share that environment, which is a Java HashMap without a lock: two queries that start at the same moment would add the
+same key twice, and Java could not send the map to any task afterwards. A key that is there is only replaced."""
+
 
 def register(spark: SparkSession) -> None:
     """Make the format `tailrace` known to a session."""
+    spark.sparkContext.environment = _ENVIRONMENT | spark.sparkContext.environment
     spark.dataSource.register(TailraceSource)
 
 
