@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: help
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
 
 .venv/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
@@ -27,10 +27,18 @@ test: setup ## run all tests, on real servers from wheels
 lint: setup ## run ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+.spark-4.3: tests/spark/spark-4.3.txt | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $@ -r $<
+	@touch $@
+
+.PHONY: spark-4.3
+spark-4.3: .spark-4.3 ## install a newer Spark beside ours, for the test that needs it
+
 .PHONY: chaos
-chaos: setup ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
+chaos: setup spark-4.3 ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
 	@$(BIN)/pytest -q -s -m soak
+	@$(BIN)/pytest -q -s tests/spark/test_other_spark.py
 
 .PHONY: bench
 bench: setup ## measure rates, latency and memory, with baselines in the same run
