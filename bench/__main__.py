@@ -14,6 +14,7 @@ _PARTS = (
     "latency",
     "snapshot",
     "replica",
+    "start",
     "delivery_latency",
     "trickle",
     "spark_read",
