@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SparkError
-from tailrace.spark import java, session
+from tailrace.spark import java, java_process, session
 
 
 def test_the_session_runs_python_and_returns_columns(spark: SparkSession) -> None:
@@ -128,3 +129,36 @@ def test_java_may_disconnect_before_pyspark(spark: SparkSession, capsys: pytest.
         except (EOFError, ValueError):
             server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
         assert ("something else" in capsys.readouterr().err) == isinstance(failure, ValueError)
+
+
+def test_java_is_started_as_spark_submit_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tailrace starts Java itself, half a second sooner. A new version of Spark may want other options."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dsubmit=1")
+    home = Path(pyspark.__file__).parent
+    configuration = {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": '-Dx=1 "-Dy=a b"'}
+    shown = _program(
+        tmp_path / "bin" / "java",
+        f'case "$*" in *launcher.Main*) exec {java.find()} "$@" ;; esac\nfor word do printf "%s\\n" "$word"; done',
+    )
+    settings = [word for pair in configuration.items() for word in ("--conf", "=".join(pair))]
+    submit = subprocess.run(
+        [home / "bin" / "spark-submit", *settings, "pyspark-shell"],
+        env=os.environ | {"JAVA_HOME": str(tmp_path), "SPARK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    theirs = submit.stdout.splitlines()
+    ours = java_process.command(home, configuration, os.environ)
+    assert shown.exists()
+    assert theirs[0] == "-cp"
+    assert f"{home}/jars/*" in theirs[1]
+    dropped = {"--add-modules=jdk.incubator.vector"}  # by Tailrace's launcher
+    assert sorted(set(theirs[2:]) - dropped) == sorted(set(ours[3:]))
+
+
+def test_settings_for_spark_submit_alone_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert java_process.start({"spark.driver.extraClassPath": "/jars"}) is None
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert java_process.start({}) is None

@@ -152,13 +152,12 @@ def _reload(store: Store, chosen: Sequence[ConfiguredSink], names: Sequence[str]
 
 
 def _engine(settings: Settings, chosen: Sequence[ConfiguredSink], master: str | None) -> Engine:
-    try:
-        from tailrace.spark.engine import Engine
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
-            raise
-        raise SparkError("pyspark is not installed", "pip install 'tailrace[spark]'") from None
-    return Engine(settings, chosen, master=master)
+    from tailrace.spark import engine_session
+
+    starting = engine_session.start(settings, chosen, master)
+    from tailrace.spark.engine import Engine  # Java starts meanwhile
+
+    return Engine(settings, chosen, starting=starting)
 
 
 def _stop(stopping: threading.Event) -> None:

@@ -23,10 +23,10 @@ from tailrace.log import planner
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.settings import Settings
-from tailrace.spark import class_archive
+from tailrace.spark import class_archive, engine_session
 from tailrace.spark.executor import SparkExecutor
 from tailrace.spark.progress import ProgressListener
-from tailrace.spark.session import processors, session
+from tailrace.spark.session import StartingSession, processors
 from tailrace.spark.sink_query import SinkQuery
 from tailrace.spark.statement.analysis import Statement
 from tailrace.spark.statement.runner import with_statement
@@ -44,16 +44,6 @@ _STATUS_S: Final = 2.0
 # The current step is worth waiting for at the end: the next run would repeat it from its start.
 _GRACE_S: Final = 30.0
 
-_SETTINGS: Final = {
-    # Batches are short and their work is done in Python. Java's second compiler would still be compiling after a minute
-    # of them, and saves nothing in the end: a batch takes 91 ms of processor time instead of 148 in the first minute,
-    # and 77 instead of 89 after three (measured). The serial collector takes less memory than the others: 425 MB for
-    # one sink, where the default takes 595 and the parallel one 997.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn64m",
-    # Jobs of both kinds, RDDs and queries, share Python workers then. Tracebacks have a few more lines.
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-}
-
 
 class Engine:
     """Call `start`, then `wait` or do anything else, then `stop`."""
@@ -66,13 +56,16 @@ class Engine:
         master: str | None = None,
         checkpoints: Path | None = None,
         spark: SparkSession | None = None,
+        starting: StartingSession | None = None,
     ) -> None:
-        """`spark`: the caller's session, which stays open; without it, the engine makes one and stops it at the end."""
+        """`spark`: the caller's session, which stays open. Without it, the engine has a session of its own, which it
+        stops at the end: `starting`, or one that it starts itself."""
         self._settings = settings
         self._configured = configured
         self._master = master
         self._owns_session = spark is None
         self._spark = spark
+        self._starting = starting
         self._is_temporary = checkpoints is None
         self._checkpoints = checkpoints or Path(tempfile.mkdtemp(prefix="tailrace-checkpoints-"))
         self._store = Store.open(settings.store.url, settings.store.options)
@@ -88,15 +81,8 @@ class Engine:
     def prepare(self) -> None:
         """Start Spark and make the pipelines: they can be rewound before they are started."""
         if self._spark is None:
-            packages = dict.fromkeys(package for c in self._configured for package in c.sink.packages)
-            given = _SETTINGS | ({"spark.ui.enabled": "true"} if self._settings.spark.ui else {})
-            master = self._master
-            if master is None:
-                # A batch that stays open occupies a slot and hardly any processor.
-                slots = max(processors() + len(self._configured), 2 * len(self._configured))
-                master = f"local[{slots}]"
-                given["spark.default.parallelism"] = str(processors())
-            self._spark = session("tailrace", master, packages=tuple(packages), settings=given)
+            starting = self._starting or engine_session.start(self._settings, self._configured, self._master)
+            self._spark = starting.wait()
             class_archive.create_in_background()
         context = self._spark.sparkContext
         if self._owns_session:

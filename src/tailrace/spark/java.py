@@ -14,12 +14,13 @@ from tailrace.errors import SparkError
 VERSIONS = (17, 21)
 """The versions that Spark 4.1 supports."""
 
-_LAUNCHER = Path(__file__).with_name("launcher")
+LAUNCHER = Path(__file__).with_name("launcher")
+"""Stands in for JAVA_HOME."""
 
 
 def environment() -> dict[str, str]:
     """Return the environment variables that make Spark's scripts start the Java that was found."""
-    return {"JAVA_HOME": str(_LAUNCHER), "TAILRACE_JAVA": str(find())}
+    return {"JAVA_HOME": str(LAUNCHER), "TAILRACE_JAVA": str(find())}
 
 
 def find() -> Path:
@@ -40,7 +41,7 @@ def find() -> Path:
 def _candidates() -> list[tuple[str, Path]]:
     found = []
     home = os.environ.get("JAVA_HOME")
-    if home and Path(home) != _LAUNCHER:
+    if home and Path(home) != LAUNCHER:
         found.append(("JAVA_HOME's", Path(home) / "bin" / "java"))
     if outer := os.environ.get("TAILRACE_JAVA"):  # a child process of Spark, where JAVA_HOME is the launcher
         found.append(("TAILRACE_JAVA", Path(outer)))

@@ -8,11 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, SparkError
-from tailrace.spark import jar, java
+from tailrace.spark import jar, java, java_process
+from tailrace.spark.java_process import JavaProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,36 +88,82 @@ def session(
 
     A process has one session: where there is one already, it is returned, with what can still be set.
     """
-    given = dict(settings or {})
-    if secrets := sorted(key for key in given if _SECRET.search(key)):
-        raise ConfigError(
-            f"{', '.join(secrets)}: a session's settings hold no secrets, because the list of processes shows them",
-            "put it into spark-defaults.conf, and let SPARK_CONF_DIR say where that is",
-        )
-    try:
+    return StartingSession(name, master, packages=packages, settings=settings).wait()
+
+
+class StartingSession:
+    """A session whose Java process starts in the background. The arguments are those of `session`."""
+
+    def __init__(
+        self,
+        name: str = "tailrace",
+        master: str | None = None,
+        *,
+        packages: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        given = dict(settings or {})
+        if secrets := sorted(key for key in given if _SECRET.search(key)):
+            raise ConfigError(
+                f"{', '.join(secrets)}: a session's settings hold no secrets, because the list of processes shows them",
+                "put it into spark-defaults.conf, and let SPARK_CONF_DIR say where that is",
+            )
+        if find_spec("pyspark") is None:
+            raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'")
+        self._name = name
+        self._master = master or f"local[{processors()}]"
+        self._packages = packages
+        bare = jar.local_file_system()
+        self._uses_bare = bare is not None and "fs.file.impl" not in given
+        self._configuration = _configuration(self._master, packages, given, bare)
+        self._java: JavaProcess | None = None
+        if not _has_java():
+            with _environment(self._python()):
+                self._java = java_process.start(
+                    {"spark.app.name": name, "spark.master": self._master} | self._configuration
+                )
+
+    def wait(self) -> SparkSession:
+        """Wait until the session has started."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'") from error
 
-    chosen = master or f"local[{processors()}]"
-    bare = jar.local_file_system()
-    configuration = _configuration(chosen, packages, given, bare)
-    with _starting, _environment(configuration):
-        builder = SparkSession.builder.appName(name).master(chosen)
-        for key, value in configuration.items():
-            builder = builder.config(key, value)
-        try:
-            spark = builder.getOrCreate()
-        except (PySparkException, Py4JError) as error:
-            raise SparkError(
-                f"Spark did not start on {chosen}: {first_line(error)}", _hint(chosen, packages)
-            ) from error
-    if bare is not None and "fs.file.impl" not in given:
-        _use_bare_file_system(spark)
-    _let_java_hang_up(spark)
-    return spark
+        with _starting, _environment(self._python() | self._gateway()):
+            builder = SparkSession.builder.appName(self._name).master(self._master)
+            for key, value in self._configuration.items():
+                builder = builder.config(key, value)
+            try:
+                spark = builder.getOrCreate()
+            except (PySparkException, Py4JError) as error:
+                raise SparkError(
+                    f"Spark did not start on {self._master}: {first_line(error)}", _hint(self._master, self._packages)
+                ) from error
+        if self._java is not None:
+            gateway: Any = spark.sparkContext._gateway
+            gateway.proc = self._java.process
+        if self._uses_bare:
+            _use_bare_file_system(spark)
+        _let_java_hang_up(spark)
+        return spark
+
+    def _python(self) -> dict[str, str]:
+        """Which Python to use: Spark's scripts and pyspark read it only from the environment."""
+        python = self._configuration.get("spark.pyspark.python")
+        return {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable} if python else {}
+
+    def _gateway(self) -> dict[str, str]:
+        if self._java is not None:
+            return self._java.environment()
+        if "PYSPARK_GATEWAY_PORT" in os.environ:  # this process was started by spark-submit, and Java runs
+            return {}
+        return java.environment()
+
+
+def _has_java() -> bool:
+    """Whether this process has had a session: its Java is used again."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
 def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str], bare: Path | None) -> dict[str, str]:
@@ -149,13 +197,7 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
 
 
 @contextmanager
-def _environment(configuration: Mapping[str, str]) -> Iterator[None]:
-    """Set which Java and which Python to use: Spark's scripts and pyspark read it only from the environment."""
-    wanted: dict[str, str] = {}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else we were started by spark-submit, and Java runs
-        wanted |= java.environment()
-    if python := configuration.get("spark.pyspark.python"):
-        wanted |= {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable}
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
     try:

@@ -1,0 +1,129 @@
+"""Spark's Java process, started directly and ahead of time.
+
+pyspark would run spark-submit: shell scripts that start one Java to compute the command line of another. Started from
+here, Java is ready half a second earlier, and loads Spark's classes while this process still imports pyspark.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib import util
+from pathlib import Path
+from typing import Final
+
+from tailrace.errors import SparkError
+from tailrace.spark import java
+
+JAVA_OPTIONS: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
+)
+"""What the launcher of Spark 4.1 adds to each command. A test compares them."""
+
+_MAIN: Final = "org.apache.spark.deploy.SparkSubmit"
+_POLL_S: Final = 0.01
+# A busy machine with one processor needs half a minute.
+_PATIENCE_S: Final = 300.0
+
+# What only spark-submit's scripts read.
+_VARIABLES: Final = {
+    *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
+    *("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_TESTING"),
+}
+_SETTINGS: Final = {"spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.driver.defaultJavaOptions"}
+
+
+class JavaProcess:
+    """Runs from construction. It ends when this process does, because its standard input ends then."""
+
+    def __init__(self, home: Path, configuration: Mapping[str, str]) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
+        self._connection = self._directory / "connection"
+        self.process = subprocess.Popen(
+            command(home, configuration, os.environ),
+            stdin=subprocess.PIPE,
+            env=os.environ
+            | java.environment()
+            | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Wait until Java serves pyspark, and return the environment variables by which pyspark finds it."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        try:
+            while not self._connection.exists():
+                if self.process.poll() is not None or time.monotonic() > give_up_at:
+                    raise SparkError("Spark did not start: Java has exited", "what Java printed says why")
+                time.sleep(_POLL_S)
+            content = self._connection.read_bytes()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        port, length = struct.unpack_from("!ii", content)
+        secret = content[8 : 8 + length].decode()
+        return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+
+
+def start(configuration: Mapping[str, str]) -> JavaProcess | None:
+    """Start Java for a session. None: something needs spark-submit, which pyspark runs by itself."""
+    home = _home()
+    if home is None or os.environ.keys() & _VARIABLES or configuration.keys() & _SETTINGS:
+        return None
+    return JavaProcess(home, configuration)
+
+
+def command(home: Path, configuration: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """The command line of Java for `spark-submit --conf … pyspark-shell`."""
+    options = [*shlex.split(environ.get("SPARK_SUBMIT_OPTS", ""))]
+    options += shlex.split(configuration.get("spark.driver.extraJavaOptions", ""))
+    settings = [word for key, value in configuration.items() for word in ("--conf", f"{key}={value}")]
+    return [
+        str(java.LAUNCHER / "bin" / "java"),
+        *("-cp", f"{home}/jars/*"),
+        f"-Xmx{configuration.get('spark.driver.memory', '1g')}",
+        *options,
+        *JAVA_OPTIONS,
+        _MAIN,
+        *settings,
+        "pyspark-shell",
+    ]
+
+
+def _home() -> Path | None:
+    """The installed pyspark, if nobody has put configuration files into it."""
+    spec = util.find_spec("pyspark")  # does not import it
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent
+    return home if (home / "jars").is_dir() and not (home / "conf").exists() else None
