@@ -91,7 +91,7 @@ def _backlog(report: Report, source: Postgres, destination: Postgres) -> None:
 def _drain(
     sink: str, destination: Postgres, log: ready_log.ReadyLog, directory: Path, number: int
 ) -> tuple[float, float]:
-    name = f"{sink}_{number}"
+    name = f"backlog_{sink}_{number}"
     destination.create_database(name)
     lake = (directory / name).as_uri()
     own = f'warehouse = "{lake}"' if sink == "iceberg" else f'url = "{destination.url_of(name)}"'

@@ -219,9 +219,8 @@ def test_what_a_dead_task_handed_in_late_is_not_committed(
 
 
 def kill_python_workers() -> None:
-    running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    daemons = [p for p in running if p.cmdline()[-1:] == ["pyspark.worker"]]
-    killed = [worker for daemon in daemons for worker in daemon.children()]
+    (server,) = [p for p in psutil.Process().children() if "tailrace.spark.fork_server" in p.cmdline()]
+    killed = [worker for daemon in server.children() if daemon.name() == "worker" for worker in daemon.children()]
     assert killed
     for worker in killed:
         worker.kill()

@@ -19,14 +19,23 @@ _SETTINGS: Final = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 
+_WITHOUT_STATEMENTS: Final = {
+    # Spark only filters the tasks' results: interpreting that takes less than loading the compiler for it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def start(settings: Settings, configured: Sequence[ConfiguredSink], master: str | None = None) -> StartingSession:
     """Start the session of an engine. Java starts in the background, so call this before slow imports."""
     packages = dict.fromkeys(package for c in configured for package in c.sink.packages)
     given = _SETTINGS | ({"spark.ui.enabled": "true"} if settings.spark.ui else {})
+    if not any(c.common.sql or c.common.transform for c in configured):
+        given |= _WITHOUT_STATEMENTS
     if master is None:
         # A batch that stays open occupies a slot and hardly any processor.
         slots = max(processors() + len(configured), 2 * len(configured))
         master = f"local[{slots}]"
         given["spark.default.parallelism"] = str(processors())
-    return StartingSession("tailrace", master, packages=tuple(packages), settings=given)
+    sinks = sorted({type(c.sink).__module__ for c in configured})
+    return StartingSession("tailrace", master, packages=tuple(packages), settings=given, imports=sinks)

@@ -8,12 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, SparkError
-from tailrace.spark import jar, java, java_process
+from tailrace.spark import fork_server_process, jar, java, java_process
+from tailrace.spark.fork_server_process import ForkServerProcess
 from tailrace.spark.java_process import JavaProcess
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def session(
 
 
 class StartingSession:
-    """A session whose Java process starts in the background. The arguments are those of `session`."""
+    """A session whose Java process starts in the background."""
 
     def __init__(
         self,
@@ -101,7 +103,9 @@ class StartingSession:
         *,
         packages: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
+        """`imports`: modules that every Python worker on this machine will need. The rest is as in `session`."""
         given = dict(settings or {})
         if secrets := sorted(key for key in given if _SECRET.search(key)):
             raise ConfigError(
@@ -117,7 +121,10 @@ class StartingSession:
         self._uses_bare = bare is not None and "fs.file.impl" not in given
         self._configuration = _configuration(self._master, packages, given, bare)
         self._java: JavaProcess | None = None
+        self._forks: dict[str, str] = {}
         if not _has_java():
+            if "spark.pyspark.python" in self._configuration:
+                self._forks = {fork_server_process.ADDRESS: _fork_server(tuple(imports)).address}
             with _environment(self._python()):
                 self._java = java_process.start(
                     {"spark.app.name": name, "spark.master": self._master} | self._configuration
@@ -150,7 +157,7 @@ class StartingSession:
     def _python(self) -> dict[str, str]:
         """Which Python to use: Spark's scripts and pyspark read it only from the environment."""
         python = self._configuration.get("spark.pyspark.python")
-        return {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable} if python else {}
+        return {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable, **self._forks} if python else {}
 
     def _gateway(self) -> dict[str, str]:
         if self._java is not None:
@@ -158,6 +165,12 @@ class StartingSession:
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # this process was started by spark-submit, and Java runs
             return {}
         return java.environment()
+
+
+@lru_cache(maxsize=1)
+def _fork_server(imports: tuple[str, ...]) -> ForkServerProcess:
+    """Like Java, it stays until this process ends."""
+    return ForkServerProcess(imports)
 
 
 def _has_java() -> bool:

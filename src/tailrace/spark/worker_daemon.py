@@ -41,7 +41,7 @@ def forget_zips() -> None:
 if __name__ == "__main__":
     daemon.worker = worker
     forget_zips()
-    if len(sys.argv) == 1:
+    if sys.argv[1:] in ([], ["pyspark.worker"]):
         importlib.import_module("tailrace.delivery.task")
         importlib.import_module("tailrace.spark.step_source")
     # Spark collects garbage after each task, which takes 15 to 20 ms of processor time with pyarrow loaded.
