@@ -22,6 +22,7 @@ from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.cli import main
 from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError
+from tailrace.log.reader import LogReader
 from tailrace.spark.engine import Engine
 from tailrace.store import Store
 
@@ -179,6 +180,27 @@ def test_statements_of_several_sinks_over_one_log(
         assert [(line["operation"], line["key"]) for line in read_lines(tmp_path / "events")] == [("DELETE", {"id": 6})]
         streamed = [(line["table"], line["after"]) for line in read_lines(tmp_path / "stream")]
         assert streamed == [("changes", {"name": "orders", "operation": "DELETE", "id": "6"})]
+
+
+def test_a_statement_over_changes_knows_the_context_of_a_transaction_in_several_segments(
+    spark: SparkSession, database: Database, store: Store, tmp_path: Path
+) -> None:
+    """The application sends the context last: by then, most of the transaction's changes are in earlier segments."""
+    database.execute("CREATE TABLE notes (id int PRIMARY KEY, body text)")
+    database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+    statement = "SELECT get_json_object(after, '$.id') AS id, context FROM changes WHERE `table` = 'notes'"
+    raw = {"type": "files", "name": "stream", "url": str(tmp_path / "stream"), "format": "jsonl", "sql": statement}
+    raw["start"] = "earliest"
+    with CaptureThread(configured(database, segment_bytes=4096), store) as captured:
+        database.execute(
+            "INSERT INTO notes SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 500) i;"
+            """SELECT pg_logical_emit_message(true, '_bemi', '{"user": 7}')"""
+        )
+        with delivering(spark, store, raw) as engine:
+            catch_up(database, captured, engine)
+    assert len(list(LogReader(store).list())) > 3, "the transaction spans segments"
+    found = sorted((int(line["after"]["id"]), line["after"]["context"]) for line in read_lines(tmp_path / "stream"))
+    assert found == [(id, '{"user": 7}') for id in range(1, 501)]
 
 
 def test_missing_or_invalid_values_stop_the_sink_with_a_reason(

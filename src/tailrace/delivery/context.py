@@ -21,9 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.log import decoding
 from tailrace.log.change_text import content_text
-from tailrace.log.decoding import ChangePositions, LogicalMessages
+from tailrace.log.decoding import ChangeFilter, ChangePositions, LogicalMessages
 from tailrace.log.jsonb import is_jsonb
+from tailrace.log.planner import Slice
+from tailrace.log.reader import LogReader
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -78,6 +81,17 @@ class Contexts:
         positions = np.array([entry[:2] for entry in found], np.int64).reshape(-1, 2)
         is_leading = np.array([leading for _, _, leading, _ in found], np.bool_)
         return cls(positions[:, 0], positions[:, 1], is_leading, pa.array([text for *_, text in found], pa.string()))
+
+    @classmethod
+    def in_slices(cls, reader: LogReader, slices: Iterable[Slice]) -> Contexts:
+        """The contexts of the transactions in slices, which must be whole. No change is decoded.
+
+        Args:
+            reader: The log.
+            slices: Slices of its segments. A message may be in another segment than the changes it applies to.
+        """
+        found = decoding.chunks(reader, slices, ChangeFilter(others=False), as_text=True)
+        return cls.of(part for _, chunk in found for part in chunk if isinstance(part, LogicalMessages))
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -59,6 +59,11 @@ class SinkContext:
 class SinkStatement(Protocol):
     """`sql` or `transform` of a sink, as the planning of steps needs it."""
 
+    @property
+    def reads_stream(self) -> bool:
+        """Whether it reads the change stream. A change's context may be anywhere in its transaction, so a task then
+        gets whole transactions."""
+
     def check(self) -> None:
         """Raise ConfigError if it does not fit the table as the log has it."""
 

@@ -303,7 +303,7 @@ class Stepper:
             first += chunk.rows
 
     def _divided(self, batch: LogBatch, count: int | None = None) -> list[tuple[planner.Slice, ...]]:
-        whole = self.sink.whole_transactions
+        whole = self.sink.whole_transactions or (self._statement is not None and self._statement.reads_stream)
         if count is None:
             # Twice the parallelism, so that one slow task does not hold up the others for long.
             count = 1 if batch.bytes <= SMALL_BYTES else 2 * self._parallelism()

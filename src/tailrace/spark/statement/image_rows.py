@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.delivery.context import Contexts
-from tailrace.delivery.task import StageTask
+from tailrace.delivery.task import StageTask, log_reader
 from tailrace.delivery.transforms.row_filter import filled_from_old, old_image_hint
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.log import json_columns
@@ -119,12 +119,13 @@ class RowReader:
                     yield from image_rows(self._projected(run), self.derivation)
 
     def _stream_rows(self, task: StageTask) -> Iterator[pa.RecordBatch]:
+        contexts = Contexts.in_slices(log_reader(task.store), task.slices)
         for chunk in task.chunks(as_text=True):
             messages = [run for run in chunk if isinstance(run, LogicalMessages)]
             shown = [run if isinstance(run, TableChanges) else _without_markers(run) for run in chunk]
             if any(MARKER_PREFIX in run.prefix for run in messages):
                 yield self._control(RowKind.MARKER)
-            rows = changes_batch([run for run in shown if len(run)], Contexts.of(messages))
+            rows = changes_batch([run for run in shown if len(run)], contexts)
             if rows is not None:
                 yield _with_hidden(rows)
 
