@@ -19,7 +19,7 @@ Key = tuple[int, tuple[Any, ...]]
 def assert_parts_follow_the_log(directory: Path) -> None:
     """Assert that steps, their parts and the parts' chunks are successive ranges of the log."""
     last = Position(Lsn(0), 0)
-    for part in _of_the_log(directory):
+    for part in _parts_of_the_log(directory):
         for chunk in _chunks(part):
             positions = [one.position for one in chunk]
             assert last < min(positions), f"{min(positions)} comes after {last}"
@@ -42,26 +42,31 @@ def assert_whole_transactions(directory: Path) -> None:
         assert not [lsn for lsn, times in found.items() if times > 1], f"a transaction in two parts, in the step {step}"
 
 
-def assert_last_once(directory: Path) -> None:
-    """Assert that `is_last` is set at the highest position of each transaction, and nowhere else."""
-    highest: dict[Lsn, Position] = {}
+def assert_last_is_marked(directory: Path, *, in_each_part: bool = False) -> None:
+    """Assert that `is_last` is set at the highest position of each transaction, and nowhere else.
+
+    With `in_each_part`, a transaction that is divided has such a position in each of its parts.
+    """
+    highest: dict[tuple[int, Lsn], Position] = {}
     marked = []
-    for part in _of_the_log(directory):
+    for number, part in enumerate(_parts_of_the_log(directory)):
         for one in part.changes:
-            lsn = one.position.commit_lsn
-            highest[lsn] = max(highest.get(lsn, one.position), one.position)
+            key = (number if in_each_part else 0, one.position.commit_lsn)
+            highest[key] = max(highest.get(key, one.position), one.position)
             marked += [one.position] if one.is_last else []
     assert sorted(marked) == sorted(highest.values())
 
 
-def _of_the_log(directory: Path) -> list[Written]:
+def _parts_of_the_log(directory: Path) -> list[Written]:
     """The parts of steps that load no table."""
-    return [part for part in recorder.written(directory) if not part.step.loads]
+    parts = [part for part in recorder.written(directory) if not part.step.loads]
+    assert parts, "there is nothing to check"
+    return parts
 
 
 def _steps(directory: Path) -> dict[Offset, list[Written]]:
     found: defaultdict[Offset, list[Written]] = defaultdict(list)
-    for part in _of_the_log(directory):
+    for part in _parts_of_the_log(directory):
         found[part.step.end].append(part)
     return found
 

@@ -168,13 +168,16 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
 
 def _assert_order(recorded: Recorded) -> None:
     """Assert what the contract guarantees to each kind of sink."""
-    if recorded.type != "RecorderOfKeys":
-        order.assert_parts_follow_the_log(recorded.directory)
-    if recorded.type == "Recorder":
-        order.assert_staged_in_order(recorded.directory)
-        order.assert_whole_transactions(recorded.directory)
-    if recorded.type != "RecorderOfRanges":
-        order.assert_last_once(recorded.directory)
+    order.assert_parts_follow_the_log(recorded.directory)
+    match recorded.type:
+        case "Recorder":
+            order.assert_staged_in_order(recorded.directory)
+            order.assert_whole_transactions(recorded.directory)
+            order.assert_last_is_marked(recorded.directory)
+        case "RecorderOfRanges":
+            order.assert_last_is_marked(recorded.directory, in_each_part=True)
+        case other:
+            pytest.fail(f"nothing is known about the order of {other}")
 
 
 @pytest.mark.usefixtures("all_large")
