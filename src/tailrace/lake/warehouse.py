@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from tailrace.errors import SinkError
+from tailrace.errors import SinkDiverged, SinkError
 from tailrace.lake.options import IcebergOptions
 from tailrace.store import Store
+
+MOVED: Final = "move the table back, or drop it from the catalog and run `tailrace deliver` with `--rewind snapshot`"
+"""The hint for a table whose location is not below the warehouse's."""
 
 
 def store_key(root: str, location: str) -> str | None:
@@ -49,7 +52,7 @@ class Warehouse:
     def _key(self, location: str) -> str:
         key = store_key(self.root, location)
         if key is None:
-            raise SinkError(f"{location} is not in the warehouse {self.root}", "the table was moved; reload it")
+            raise SinkDiverged(f"{location} is not in the warehouse {self.root}", MOVED)
         return key
 
 

@@ -20,7 +20,7 @@ from tailrace.errors import CorruptError
 from tailrace.lake import point as points
 from tailrace.lake.metadata import TableMetadata
 from tailrace.lake.point import Kind, Point, PointTable
-from tailrace.lake.warehouse import store_key
+from tailrace.lake.warehouse import MOVED, store_key
 from tailrace.query.as_of import AsOf, find_cursor
 from tailrace.store import Store
 
@@ -134,7 +134,7 @@ class LakeView:
     def _key(self, location: str) -> str:
         key = store_key(self._root, location)
         if key is None:
-            raise CorruptError(f"{location} is not in the warehouse {self._root}", "the table was moved; reload it")
+            raise CorruptError(f"{location} is not in the warehouse {self._root}", MOVED)
         return key
 
     def _get_or_fetch(self, cache: OrderedDict[Hashable, Value], key: Hashable, fetch: Callable[[], Value]) -> Value:
