@@ -16,6 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 from tailrace import types
 from tailrace.capture import catalog as source_catalog
 from tailrace.change import Column, Lsn, Relation
+from tailrace.column_name import unused_name
 from tailrace.lake import point
 from tailrace.lake.options import IcebergOptions
 from tailrace.lake.point import Kind, Point, PointTable, SnapshotSummary
@@ -119,7 +120,7 @@ def rows_of(connection: psycopg.Connection[Any], relation: Relation) -> pa.Table
     for number, column in enumerate(relation.columns):
         arrays[column.name] = _array(column, [row[number] for row in found], specials)
     if any(specials):
-        arrays["_special"] = pa.array(specials, pa.map_(pa.string(), pa.string()))
+        arrays[unused_name("_special", relation)] = pa.array(specials, pa.map_(pa.string(), pa.string()))
     return pa.table(arrays)
 
 

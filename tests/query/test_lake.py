@@ -64,6 +64,17 @@ def test_stored_view_shows_values_unchanged(stack: QueryStack) -> None:
         assert "kinds$stored" not in shown
 
 
+def test_special_values_are_found_in_a_column_of_any_name(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    """The sink adds underscores until the name differs from the table's own columns, whatever their case."""
+    lake = SampleLake.under(tmp_path, "shop")
+    source.execute('CREATE TABLE odd (id int, "_Special" text, __special text, d date)')
+    source.execute("INSERT INTO odd VALUES (1, 'x', 'y', '0044-03-15 BC')")
+    lake.step(source, ["odd"])
+    with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
+        assert connection.execute("SELECT id FROM odd WHERE d < '0001-01-01'").fetchall() == [(1,)]
+        assert connection.execute('SELECT ___special FROM "odd$stored"').fetchone() == ("{d=0044-03-15 BC}",)
+
+
 def test_multidimensional_array_is_an_error(source: psycopg.Connection[Any], tmp_path: Path) -> None:
     lake = SampleLake.under(tmp_path, "shop")
     source.execute("CREATE TABLE a (id int, x int[]); INSERT INTO a VALUES (1, '{{1,2},{3,4}}')")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tailrace import types
 from tailrace.change import Column, Relation, Type
+from tailrace.column_name import unused_name
 from tailrace.lake.metadata import TableMetadata
 from tailrace.query.lake_view import TableVersion
 from tailrace.query.query_error import UNSUPPORTED, QueryError
@@ -111,7 +112,7 @@ def _source(table: TableVersion, stored: Mapping[str, Any]) -> str:
 
 def _special_column(relation: Relation, stored: Mapping[str, Any]) -> str | None:
     """The name of the column for values that their own column cannot hold; None if the table has none."""
-    name = "__special" if any(c.name == "_special" for c in relation.columns) else "_special"
+    name = unused_name("_special", relation)
     return name if isinstance(stored.get(name), dict) else None
 
 
