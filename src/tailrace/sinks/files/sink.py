@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from tailrace.delivery import cursors
-from tailrace.delivery.contract import Parallel, Part, State, Step
+from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
 from tailrace.delivery.cursors import StoredState
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import ConfigError
@@ -44,13 +44,10 @@ class FilesOptions:
     """Default: none for jsonl, which any tool reads; zstd for parquet, which every Parquet reader supports."""
 
 
-class FilesSink:
+class FilesSink(BaseSink):
     Options: ClassVar[type] = FilesOptions
     parallel: ClassVar[Parallel] = Parallel.RANGES
-    whole_transactions: ClassVar[bool] = True
-    keeps_tables: ClassVar[bool] = False
     start: ClassVar[str] = "snapshot"
-    packages: ClassVar[tuple[str, ...]] = ()
     interval_ms: ClassVar[int] = 10_000
     """Each step writes at least one file per changed table. Six a minute are still few enough to read."""
 
@@ -66,7 +63,6 @@ class FilesSink:
                 f"{options.format} does not support compression {compression!r}", f"use {', '.join(known)}"
             )
         self.name = name
-        self.values: Literal["text", "typed"] = "text" if options.format == "jsonl" else "typed"
         self._format: FileFormat = (
             JsonLinesFormat(compression) if options.format == "jsonl" else ParquetFormat(compression)
         )
@@ -74,6 +70,10 @@ class FilesSink:
         self._context = context
         self._stored = StoredState()
         self._stores: tuple[Store, Store] | None = None
+
+    @property
+    def values(self) -> Literal["text", "typed"]:  # type: ignore[override]
+        return "text" if self._options.format == "jsonl" else "typed"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_stores": None}
@@ -119,9 +119,6 @@ class FilesSink:
         self._store_state(
             step, replace(self._stored, state=step.after, pending=None, loaded=(*self._stored.loaded, *loaded))
         )
-
-    def maintain(self) -> None:
-        pass
 
     def rewind(self, state: State) -> None:
         self._stored = cursors.rewind(self._store, self.name, state)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn
 from tailrace.delivery.coalesce import coalesce
-from tailrace.delivery.contract import Parallel, Part, State, Step
+from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import FencedError
 from tailrace.lake import point
@@ -57,7 +57,7 @@ class WriteTarget:
     """The table already has all changes with a commit LSN below this, from an unfinished step."""
 
 
-class IcebergSink:
+class IcebergSink(BaseSink):
     Options: ClassVar[type] = IcebergOptions
     values: ClassVar[Literal["text", "typed"]] = "typed"
     parallel: ClassVar[Parallel] = Parallel.RANGES
@@ -80,7 +80,7 @@ class IcebergSink:
         self._targets: Mapping[tuple[int, Kind], WriteTarget] = {}
 
     @property
-    def packages(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:  # type: ignore[override]
         return properties.packages(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,12 +112,6 @@ class IcebergSink:
         if found is None:
             return State()
         return State(found.cursor, {t.oid: t.since for t in found.tables if t.since is not None})
-
-    def pending(self) -> Step | None:
-        return None
-
-    def begin(self, step: Step) -> None:
-        pass
 
     def stage(self, part: Part) -> tuple[tuple[Kind, StagedDelta], ...]:
         loaded = {load.relation.oid for load in part.step.loads}
