@@ -223,18 +223,18 @@ class Change:
     @property
     def unchanged(self) -> tuple[str, ...]:
         """Columns whose large values PostgreSQL did not send, because the update did not touch them."""
-        return tuple([c.name for c, v in self._sent(self.new) if isinstance(v, Unchanged)])
+        return tuple([c.name for c, v in self._sent_columns(self.new) if isinstance(v, Unchanged)])
 
     @property
     def old_columns(self) -> list[tuple[Column, bytes | None]] | None:
         """The columns of `before`, each with PostgreSQL's text."""
-        sent = self._sent(self.old)
+        sent = self._sent_columns(self.old)
         columns = [(c, v) for c, v in sent if not isinstance(v, Unchanged) and (c.is_identity or not self.old_is_key)]
         return None if self.old is None else columns
 
     @property
     def new_columns(self) -> list[tuple[Column, bytes | None]] | None:
-        columns = [(c, v) for c, v in self._sent(self.new) if not isinstance(v, Unchanged)]
+        columns = [(c, v) for c, v in self._sent_columns(self.new) if not isinstance(v, Unchanged)]
         return None if self.new is None else columns
 
     @property
@@ -246,7 +246,7 @@ class Change:
                 return [found[name] for name in names]
         return None
 
-    def _sent(self, image: Image | None) -> Iterator[tuple[Column, bytes | Unchanged | None]]:
+    def _sent_columns(self, image: Image | None) -> Iterator[tuple[Column, bytes | Unchanged | None]]:
         if image is None or self.relation is None:
             return iter(())
         if len(image) != len(self.relation.columns):

@@ -28,8 +28,8 @@ def test_tables_to_copy() -> None:
     tables.mark_copied({1, 2})
     tables.postpone({3}, until=100.0)
     assert tables.update({1, 2, 3, 4}, Lsn(20)) == {3, 4}
-    assert tables.due({3, 4}, now=50.0) == {4}
-    assert tables.due({3, 4}, now=100.0) == {3, 4}
+    assert tables.due_tables({3, 4}, now=50.0) == {4}
+    assert tables.due_tables({3, 4}, now=100.0) == {3, 4}
     assert tables.update({2, 4}, Lsn(30)) == {4}
     assert not tables.has_postponed, "a dropped table is not an error"
     assert tables.update({1, 2, 4}, Lsn(40)) == {1, 4}

@@ -17,7 +17,7 @@ from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
 from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob, without_snapshot
+from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.change import Relation
 from tailrace.errors import ConfigError, SnapshotError, SourceRefused, TailraceError
 from tailrace.log.snapshot import SnapshotReader, TableSnapshot
@@ -245,15 +245,18 @@ def test_missing_tables_and_repeated_snapshots(database: Database, file_address:
     store = Store.open(*file_address)
     with database.connect() as connection:
         tables = catalog.published_tables(connection, "tailrace")
-        assert [t.name for t in without_snapshot(store, tables)] == ["a", "b"]
+        assert [t.name for t in tables_without_snapshot(store, tables)] == ["a", "b"]
         job = SnapshotJob(configured(database, file_address), tables[:1])
         job.start()
         assert job.wait(60)
-        assert [t.name for t in without_snapshot(store, tables)] == ["b"]
-        assert [t.name for t in without_snapshot(store, tables, since=type(job.lsn)(job.lsn + 1))] == ["a", "b"]
+        assert [t.name for t in tables_without_snapshot(store, tables)] == ["b"]
+        assert [t.name for t in tables_without_snapshot(store, tables, since=type(job.lsn)(job.lsn + 1))] == ["a", "b"]
         # A re-created table is another table, even with the same name.
         connection.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY)")
-        assert [t.name for t in without_snapshot(store, catalog.published_tables(connection, "tailrace"))] == ["a", "b"]
+        assert [t.name for t in tables_without_snapshot(store, catalog.published_tables(connection, "tailrace"))] == [
+            "a",
+            "b",
+        ]
     slots = database.rows("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(0,)]
 

@@ -20,7 +20,7 @@ from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
 from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob, without_snapshot
+from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError, SourceError, StoreError
 from tailrace.log.snapshot import SnapshotReader
@@ -52,7 +52,7 @@ def configured(database: Database, address: StoreAddress, **snapshot: Any) -> se
 def started(database: Database, address: StoreAddress) -> SnapshotJob:
     """Start a job for the tables without a snapshot."""
     with database.connect() as connection:
-        tables = without_snapshot(Store.open(*address), catalog.published_tables(connection, "tailrace"))
+        tables = tables_without_snapshot(Store.open(*address), catalog.published_tables(connection, "tailrace"))
     job = SnapshotJob(configured(database, address), tables)
     job.start()
     return job

@@ -77,7 +77,7 @@ class TablesToCopy:
         for oid in oids:
             self._postponed_until.pop(oid, None)
 
-    def due(self, oids: Collection[int], now: float) -> set[int]:
+    def due_tables(self, oids: Collection[int], now: float) -> set[int]:
         """The tables that are not postponed beyond `now`."""
         return {oid for oid in oids if self._postponed_until.get(oid, now) <= now}
 
@@ -189,7 +189,9 @@ class Bootstrap:
         self._tables.mark_copied(with_snapshot)
         requests = self._answer_requests()
         self._job_requests = {(request.key, request.requested_at) for request in requests}
-        due = self._tables.due(candidates - with_snapshot, time.monotonic()) | {request.oid for request in requests}
+        due = self._tables.due_tables(candidates - with_snapshot, time.monotonic()) | {
+            request.oid for request in requests
+        }
         if not due:
             return None
         tables = [table for table in self._published_tables() if table.oid in due]

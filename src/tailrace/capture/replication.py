@@ -56,7 +56,7 @@ class ReplicationStream:
         if result.status != ExecStatus.COPY_BOTH:
             raise classify(result)
         connection.nonblocking = 1
-        connection.notice_handler = self._notice
+        connection.notice_handler = self._handle_notice
         self._poll = select.poll()
         self._poll.register(connection.socket, select.POLLIN)
 
@@ -85,7 +85,7 @@ class ReplicationStream:
                 length, frame = get(1)
                 if length <= 0:
                     if length < 0:
-                        raise self._ended()
+                        raise self._end_error()
                     break
                 if frame[0] == _KEEPALIVE:
                     end, _, reply = struct.unpack_from(">QQB", frame, 1)
@@ -133,13 +133,13 @@ class ReplicationStream:
         finally:
             self._connection.finish()
 
-    def _notice(self, notice: PGresult) -> None:
+    def _handle_notice(self, notice: PGresult) -> None:
         """Detect a missing publication: PostgreSQL 18 only warns about it and sends no changes; older servers fail."""
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if notice.error_field(DiagnosticField.SQLSTATE) == b"55000" and self._publication.encode() in message:
             self._missed = SourceRefused(message.decode(errors="replace"), PUBLICATION_MISSED)
 
-    def _ended(self) -> Exception:
+    def _end_error(self) -> Exception:
         result = self._connection.get_result()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             return classify(result)

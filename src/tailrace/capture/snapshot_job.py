@@ -60,7 +60,11 @@ _POLL_SECONDS = 0.2
 _STORE_ATTEMPTS = 7
 
 
-def without_snapshot(store: Store, tables: Iterable[PublishedTable], since: Lsn = Lsn(0)) -> list[PublishedTable]:  # noqa: B008
+def tables_without_snapshot(
+    store: Store,
+    tables: Iterable[PublishedTable],
+    since: Lsn = Lsn(0),  # noqa: B008 (an immutable value)
+) -> list[PublishedTable]:
     """The tables that have no finished snapshot at or after `since`."""
     finished = SnapshotReader(store).oids(since)
     return [table for table in tables if table.oid not in finished]
@@ -194,7 +198,7 @@ class SnapshotJob:
         name = f"tailrace_snapshot_{format_.new_id(Lsn(0))[-8:]}"
         created = slot.create(connection, name, self._cancelled.is_set, temporary=True)
         if created is None:
-            raise _cancelled()
+            raise _cancellation_error()
         return created
 
     def _plan(self, connection: psycopg.Connection[Any], exported: CreatedSlot) -> None:
@@ -239,7 +243,7 @@ class SnapshotJob:
         for worker in self._workers:
             while not worker.pipe.poll(_POLL_SECONDS):
                 if self._cancelled.is_set():
-                    raise _cancelled()
+                    raise _cancellation_error()
                 if time.monotonic() > deadline:
                     raise SnapshotError(
                         "a snapshot worker did not start in time", "check whether the machine is overloaded"
@@ -272,7 +276,7 @@ class SnapshotJob:
             self._assign_next(worker)
         while busy := {worker.pipe: worker for worker in self._workers if worker.task is not None}:
             if self._cancelled.is_set():
-                raise _cancelled()
+                raise _cancellation_error()
             for pipe in wait_for(list(busy), _POLL_SECONDS):
                 self._handle_report(connection, busy[pipe])  # type: ignore[index]
 
@@ -359,7 +363,7 @@ class SnapshotJob:
                     self._store.delete(info.key)
 
 
-def _cancelled() -> SnapshotError:
+def _cancellation_error() -> SnapshotError:
     return SnapshotError("the snapshot was cancelled", "finished tables are retained; run it again for the others")
 
 

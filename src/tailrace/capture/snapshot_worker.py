@@ -149,11 +149,11 @@ class _Copier:
         self._chunks_of: dict[str, int] = {}
 
     def copy(self, task: CopyTask) -> tuple[SnapshotChunk, ...]:
-        with source_errors(), self._locked(task.part):
+        with source_errors(), self._lock_table(task.part):
             return tuple(self._chunks(task))
 
     @contextmanager
-    def _locked(self, part: TablePart) -> Iterator[None]:
+    def _lock_table(self, part: TablePart) -> Iterator[None]:
         """Lock the table's definition while one part is copied. Rolling back to a savepoint releases the lock.
 
         Otherwise an ALTER TABLE, and all queries queued behind it, would wait until the last table is copied.

@@ -84,8 +84,8 @@ def verify(invocation: Invocation, sink: str | None) -> None:
     from tailrace.audit.verify import verify as verify_trail
 
     settings = invocation.audit_settings()
-    options, name = trail.options_of(settings, os.environ, sink)
-    common = trail.common_of(settings, os.environ, name)
+    options, name = trail.audit_options(settings, os.environ, sink)
+    common = trail.common_settings(settings, os.environ, name)
 
     def show_progress(report: VerificationReport) -> None:
         update(f"{report.changes:,} changes compared, up to {report.reached}")

@@ -43,7 +43,7 @@ def command(invocation: Invocation, port: int | None, host: str | None, name: st
     """
     settings = invocation.lake_settings()
     output.log_to_stderr()
-    name, options = chosen_lake(settings, name, os.environ)
+    name, options = select_lake(settings, name, os.environ)
     limits = replace(
         settings.query,
         port=settings.query.port if port is None else port,
@@ -75,7 +75,7 @@ def _serve(server: QueryServer, host: str, over: threading.Event) -> None:
     over.wait()
 
 
-def chosen_lake(settings: Settings, name: str | None, environ: Mapping[str, str]) -> tuple[str, IcebergOptions]:
+def select_lake(settings: Settings, name: str | None, environ: Mapping[str, str]) -> tuple[str, IcebergOptions]:
     """Return the name and the options of the sink `name`, or of the only iceberg sink."""
     lakes = [str(sink["name"]) for sink in settings.sinks if sink["type"] == "iceberg"]
     if not lakes:

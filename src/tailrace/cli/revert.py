@@ -197,5 +197,5 @@ def _user() -> str:
 
 
 def _is_masked(settings: Settings, sink: str) -> revert.IsMasked:
-    patterns = [ColumnPattern.parse(text) for text in trail.common_of(settings, os.environ, sink).mask]
+    patterns = [ColumnPattern.parse(text) for text in trail.common_settings(settings, os.environ, sink).mask]
     return lambda schema, table, column: any(p.matches(schema, table, column) for p in patterns)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from tailrace.capture import catalog, slot
 from tailrace.capture.catalog import PublishedTable
-from tailrace.capture.snapshot_job import SnapshotJob, without_snapshot
+from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.capture.source_connection import connect
 from tailrace.capture.source_error import source_errors
 from tailrace.change import OWN
@@ -45,9 +45,9 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
         _check_log(settings, store, connection)
         published = catalog.published_tables(connection, settings.source.publication)
         own = catalog.published_tables(connection, settings.source.publication, own=True)
-    chosen = _chosen(published, own, tables, settings.source.publication)
+    chosen = _select_tables(published, own, tables, settings.source.publication)
     if only_missing:
-        chosen = without_snapshot(store, chosen)
+        chosen = tables_without_snapshot(store, chosen)
     if not chosen:
         click.echo("every table has a snapshot: nothing to copy")
         return
@@ -103,7 +103,7 @@ def _check_log(settings: Settings, store: Store, connection: catalog.Connection)
         )
 
 
-def _chosen(
+def _select_tables(
     published: list[PublishedTable], own: list[PublishedTable], patterns: tuple[str, ...], publication: str
 ) -> list[PublishedTable]:
     if not published and not own:

@@ -52,7 +52,7 @@ class Cluster(EmbeddedServer):
             self.url = found[1]
             for number in range(1, self._count + 1):
                 self._start_worker(number)
-            if not wait_until(lambda: self._registered() >= self._count or not self.is_running, timeout_s):
+            if not wait_until(lambda: self._count_registered() >= self._count or not self.is_running, timeout_s):
                 raise SparkError("the embedded Spark workers did not start", self._log_text("worker1")[-2000:])
         except BaseException:
             self.close()
@@ -69,10 +69,10 @@ class Cluster(EmbeddedServer):
 
     def add_worker(self, timeout_s: float = 120) -> int:
         """Start another worker, for example to replace a killed one, and return its number."""
-        before = self._registered()
+        before = self._count_registered()
         self._count += 1
         self._start_worker(self._count)
-        if not wait_until(lambda: self._registered() > before, timeout_s):
+        if not wait_until(lambda: self._count_registered() > before, timeout_s):
             raise SparkError("the embedded Spark worker did not start", self._log_text(f"worker{self._count}")[-2000:])
         return self._count
 
@@ -119,7 +119,7 @@ class Cluster(EmbeddedServer):
         log = self._directory / f"{name}.log"
         return log.read_text(errors="replace") if log.exists() else ""
 
-    def _registered(self) -> int:
+    def _count_registered(self) -> int:
         return self._log_text("master").count("Registering worker ")
 
 

@@ -16,7 +16,7 @@ _INSTALLS = {18: "pginstall18", 16: "pginstall"}
 _COPIES = Path("/var/cache/tailrace")
 
 
-def unprivileged() -> tuple[int, int] | None:
+def unprivileged_user() -> tuple[int, int] | None:
     """The uid and gid to run PostgreSQL with if this process is root, which PostgreSQL refuses; else None."""
     if os.geteuid() != 0:
         return None
@@ -50,7 +50,7 @@ def installation(version: int) -> Path:
         raise ConfigError("the embedded PostgreSQL is not installed", "pip install 'tailrace[embedded]'")
     package = Path(spec.origin).resolve().parent
     install = package / _INSTALLS[version]
-    if unprivileged() is None or _can_enter(install / "bin"):
+    if unprivileged_user() is None or _can_enter(install / "bin"):
         return install
     return _readable_copy(package, install)
 

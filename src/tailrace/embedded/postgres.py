@@ -15,7 +15,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from tailrace.embedded.installation import check_can_enter, installation, unprivileged
+from tailrace.embedded.installation import check_can_enter, installation, unprivileged_user
 from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
 from tailrace.errors import ConfigError, SourceError
 
@@ -99,7 +99,7 @@ class Postgres(EmbeddedServer):
             self._write_conf()
             log_size = self.log.stat().st_size if self.log.exists() else 0
             command = [str(self.bin("postgres")), "-D", str(self.data)]
-            self._process = process = Process(command, self.log, signal.SIGQUIT, unprivileged())
+            self._process = process = Process(command, self.log, signal.SIGQUIT, unprivileged_user())
             wait_until(lambda p=process: not p.is_running or self._is_ready(p), timeout_s)  # type: ignore[misc]
             if process.is_running and self._is_ready(process):
                 atexit.register(self.close)
@@ -163,7 +163,7 @@ class Postgres(EmbeddedServer):
 
     def _initdb(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        owner = unprivileged()
+        owner = unprivileged_user()
         user, group = owner or (None, None)
         if owner:
             check_can_enter(self.directory)

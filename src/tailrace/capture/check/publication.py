@@ -98,7 +98,7 @@ def publication_findings(
     # A partition is published with its root.
     whole = [t for t in tables if t.is_capturable and t.root is None and source.covers(t.schema, t.name)]
     if not publication.exists:
-        yield from _missing(connection, server, publication, whole)
+        yield from _missing_findings(connection, server, publication, whole)
         return
     subject = f"publication {publication.name}"
     if missing := [word for word in _OPERATIONS if word not in publication.operations]:
@@ -141,10 +141,10 @@ def publication_findings(
             "DELETE and an INSERT in two tables",
             script(connection, "ALTER PUBLICATION {} SET (publish_via_partition_root = true);", publication.name),
         )
-    yield from _restrictions(connection, publication, tables)
+    yield from _restriction_findings(connection, publication, tables)
 
 
-def _missing(
+def _missing_findings(
     connection: psycopg.Connection[Any], server: ServerState, publication: Publication, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
     subject = f"publication {publication.name}"
@@ -168,7 +168,7 @@ def _missing(
     yield Finding(Severity.ERROR, subject, f"does not exist, and role {server.role} cannot create it: it {why}", fix)
 
 
-def _restrictions(
+def _restriction_findings(
     connection: psycopg.Connection[Any], publication: Publication, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
     for table in tables:
@@ -183,7 +183,7 @@ def _restrictions(
                     table.subject,
                     "is published with a column list that does not cover its replica identity: UPDATE and DELETE on it "
                     "fail at the source",
-                    _without_list(connection, publication, table, member),
+                    _sql_without_column_list(connection, publication, table, member),
                 )
             else:
                 yield Finding(
@@ -197,7 +197,7 @@ def _restrictions(
             )
 
 
-def _without_list(
+def _sql_without_column_list(
     connection: psycopg.Connection[Any], publication: Publication, table: SourceTable, member: Member
 ) -> str:
     drop = script(connection, "ALTER PUBLICATION {} DROP TABLE {};", publication.name, table.identifier)

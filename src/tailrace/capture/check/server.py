@@ -74,7 +74,7 @@ def read_server(connection: psycopg.Connection[Any]) -> ServerState:
 def server_findings(
     connection: psycopg.Connection[Any], server: ServerState, slot: SlotState | None
 ) -> Iterator[Finding]:
-    yield from _version(server)
+    yield from _version_findings(server)
     if server.settings["wal_level"] != "logical":
         yield Finding(
             Severity.ERROR,
@@ -89,10 +89,10 @@ def server_findings(
             "lacks the REPLICATION attribute, which a replication connection requires",
             script(connection, "ALTER ROLE {} REPLICATION;", server.role),
         )
-    yield from _capacity(server, "max_replication_slots", server.slots_used, slot is not None)
+    yield from _capacity_findings(server, "max_replication_slots", server.slots_used, slot is not None)
     is_streaming = slot is not None and slot.active_pid is not None
-    yield from _capacity(server, "max_wal_senders", server.senders_used, is_streaming)
-    yield from _limits(server)
+    yield from _capacity_findings(server, "max_wal_senders", server.senders_used, is_streaming)
+    yield from _limit_findings(server)
     if server.encoding == "SQL_ASCII":
         yield Finding(
             Severity.WARNING,
@@ -110,7 +110,7 @@ def server_findings(
         yield Finding(Severity.NOTE, "large objects", "are not captured: logical replication does not send them")
 
 
-def _version(server: ServerState) -> Iterator[Finding]:
+def _version_findings(server: ServerState) -> Iterator[Finding]:
     if server.major < _OLDEST:
         yield Finding(Severity.ERROR, "server", f"is PostgreSQL {server.major}: Tailrace needs {_OLDEST} to {_NEWEST}")
     elif server.major > _NEWEST:
@@ -130,7 +130,7 @@ def _version(server: ServerState) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, "server", "is a standby: create the publication on its primary")
 
 
-def _capacity(server: ServerState, setting: str, used: int, has_own: bool) -> Iterator[Finding]:
+def _capacity_findings(server: ServerState, setting: str, used: int, has_own: bool) -> Iterator[Finding]:
     """Capture needs one slot or sender, and another one while a snapshot on demand starts."""
     limit = int(server.settings[setting])
     left = limit - used
@@ -147,7 +147,7 @@ def _capacity(server: ServerState, setting: str, used: int, has_own: bool) -> It
     )
 
 
-def _limits(server: ServerState) -> Iterator[Finding]:
+def _limit_findings(server: ServerState) -> Iterator[Finding]:
     if server.settings["max_slot_wal_keep_size"] == "-1":
         yield Finding(
             Severity.NOTE,

@@ -94,7 +94,7 @@ def slot_findings(
     elif slot.active_pid is None and (slot.retained_bytes or 0) > _MUCH_WAL:
         size = f"{(slot.retained_bytes or 0) / (1 << 30):.1f} GiB"
         yield Finding(Severity.WARNING, subject, f"retains {size} of WAL, and no process reads it: start capture")
-    yield from _holder(connection, subject, slot)
+    yield from _holder_findings(connection, subject, slot)
     if slot.two_phase:
         yield Finding(
             Severity.WARNING,
@@ -105,7 +105,7 @@ def slot_findings(
         )
 
 
-def _holder(connection: psycopg.Connection[Any], subject: str, slot: SlotState) -> Iterator[Finding]:
+def _holder_findings(connection: psycopg.Connection[Any], subject: str, slot: SlotState) -> Iterator[Finding]:
     if slot.active_pid is None:
         return
     who = f"process {slot.active_pid}"

@@ -106,13 +106,15 @@ def table_findings(
 ) -> Iterator[Finding]:
     for table in tables:
         if table.is_capturable:
-            yield from _identity(connection, publication, table)
-            yield from _generated(connection, server, publication, table)
-    yield from _privileges(connection, server, [t for t in tables if t.is_capturable])
-    yield from _not_captured(connection, tables)
+            yield from _identity_findings(connection, publication, table)
+            yield from _generated_column_findings(connection, server, publication, table)
+    yield from _privilege_findings(connection, server, [t for t in tables if t.is_capturable])
+    yield from _uncaptured_findings(connection, tables)
 
 
-def _identity(connection: psycopg.Connection[Any], publication: Publication, table: SourceTable) -> Iterator[Finding]:
+def _identity_findings(
+    connection: psycopg.Connection[Any], publication: Publication, table: SourceTable
+) -> Iterator[Finding]:
     # If partitions are published under their own names, their root's identity does not matter.
     if table.has_identity or (table.kind == "p" and publication.exists and not publication.publishes(table)):
         return
@@ -140,7 +142,7 @@ def _identity(connection: psycopg.Connection[Any], publication: Publication, tab
         yield Finding(Severity.WARNING, table.subject, message, fix)
 
 
-def _generated(
+def _generated_column_findings(
     connection: psycopg.Connection[Any], server: ServerState, publication: Publication, table: SourceTable
 ) -> Iterator[Finding]:
     member = publication.tables.get(table.oid)
@@ -173,7 +175,7 @@ def _generated(
             yield Finding(Severity.WARNING, table.subject, message, fix)
 
 
-def _privileges(
+def _privilege_findings(
     connection: psycopg.Connection[Any], server: ServerState, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
     for schema, group in groupby(tables, lambda table: table.schema):
@@ -201,7 +203,7 @@ def _privileges(
         )
 
 
-def _not_captured(connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> Iterator[Finding]:
+def _uncaptured_findings(connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> Iterator[Finding]:
     for table in tables:
         if table.is_unlogged:
             yield Finding(

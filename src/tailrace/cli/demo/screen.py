@@ -104,7 +104,7 @@ def _stream(consumer: DemoConsumer | None) -> list[Panel]:
 
 def message_lines(message: ConsumedMessage, indent: str = "") -> list[Text]:
     """Return the lines of a message, truncated to the width of the screen."""
-    return [_truncated(f"{indent}{message.subject}  {message.id}"), _truncated(f"{indent}    {message.text}")]
+    return [_truncate(f"{indent}{message.subject}  {message.id}"), _truncate(f"{indent}    {message.text}")]
 
 
 def query_lines(lake: DemoLake) -> list[str]:
@@ -117,10 +117,10 @@ def query_lines(lake: DemoLake) -> list[str]:
 
 
 def _line(change: Change) -> Text:
-    return _truncated(to_line(change), _COLOURS.get(change.operation, ""))
+    return _truncate(to_line(change), _COLOURS.get(change.operation, ""))
 
 
-def _truncated(line: str, style: str = "") -> Text:
+def _truncate(line: str, style: str = "") -> Text:
     return Text(line, style, no_wrap=True, overflow="ellipsis")
 
 
