@@ -83,7 +83,7 @@ class Store:
 
     def create(self, key: str, data: bytes) -> bool:
         """Create an object durably. Return False if the key already holds other bytes; the same bytes are a success."""
-        with self._translated_errors(key):
+        with self._translate_errors(key):
             try:
                 obstore.put(self._backend, key, data, mode="create")
             except AlreadyExistsError:
@@ -92,18 +92,18 @@ class Store:
 
     def replace(self, key: str, data: bytes) -> None:
         """Create or overwrite an object durably."""
-        with self._translated_errors(key):
+        with self._translate_errors(key):
             obstore.put(self._backend, key, data)
 
     def get(self, key: str) -> bytes | None:
-        with self._translated_errors(key):
+        with self._translate_errors(key):
             try:
                 return obstore.get(self._backend, key).bytes().to_bytes()
             except FileNotFoundError:
                 return None
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        with self._translated_errors(key):
+        with self._translate_errors(key):
             try:
                 return obstore.get_range(self._backend, key, start=start, length=length).to_bytes()
             except FileNotFoundError:
@@ -117,7 +117,7 @@ class Store:
         return pa.PythonFile(_RangeReader(self, info), mode="r")
 
     def head(self, key: str) -> ObjectInfo | None:
-        with self._translated_errors(key):
+        with self._translate_errors(key):
             try:
                 meta = obstore.head(self._backend, key)
             except FileNotFoundError:
@@ -127,7 +127,7 @@ class Store:
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix` (whole path segments) and follows `after`, in key order."""
         found: list[ObjectInfo] = []
-        with self._translated_errors(prefix):
+        with self._translate_errors(prefix):
             try:
                 for page in obstore.list(self._backend, prefix=prefix or None, offset=after):
                     found.extend(ObjectInfo(m["path"], m["size"], m["last_modified"]) for m in page)
@@ -137,11 +137,11 @@ class Store:
         return iter(sorted(found, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
-        with self._translated_errors(key), contextlib.suppress(FileNotFoundError):
+        with self._translate_errors(key), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._backend, key)
 
     @contextlib.contextmanager
-    def _translated_errors(self, key: str) -> Iterator[None]:
+    def _translate_errors(self, key: str) -> Iterator[None]:
         where = f"store {self.url}: {key}"
         try:
             yield
@@ -171,12 +171,12 @@ class FileStore(Store):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = root.as_uri()
-        with self._translated_errors(""):
+        with self._translate_errors(""):
             root.mkdir(parents=True, exist_ok=True)
             super().__init__(self.url, LocalStore(root))
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._translated_errors(key), self._temporary(key, data) as (temporary, target):
+        with self._translate_errors(key), self._temporary_file(key, data) as (temporary, target):
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -185,7 +185,7 @@ class FileStore(Store):
         return True
 
     def replace(self, key: str, data: bytes) -> None:
-        with self._translated_errors(key), self._temporary(key, data) as (temporary, target):
+        with self._translate_errors(key), self._temporary_file(key, data) as (temporary, target):
             os.replace(temporary, target)
             _fsync(target.parent)
 
@@ -193,7 +193,7 @@ class FileStore(Store):
         return pa.memory_map(str(self.root / key))
 
     @contextlib.contextmanager
-    def _temporary(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+    def _temporary_file(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         target = self.root / key
         _make_directories(target.parent)
         # obstore treats a name that ends in #<number> as an upload in progress and never lists it.

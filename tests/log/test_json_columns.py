@@ -61,4 +61,4 @@ def test_rows_with_all_or_no_values_unsent(unsent: list[bool]) -> None:
     none = np.zeros(3, np.int64)
     at = ChangePositions(none, none, none, none, none, np.zeros(3, np.bool_))
     changes = TableChanges(relation, at, np.full(3, UPDATE, np.uint8), no_images(relation, 3, True), at.is_last, images)
-    assert columns.unchanged(changes).to_pylist() == ['["body"]' if missing else "[]" for missing in unsent]
+    assert columns.unchanged_columns(changes).to_pylist() == ['["body"]' if missing else "[]" for missing in unsent]

@@ -107,7 +107,7 @@ class RowStructure:
             raise DecodeError(f"the payload of row {int(mismatched[0])} does not have the row's kind")
         self.weight = np.ones(len(rows), dtype=np.int64)
         self.weight[(rows.kind == _COMMIT) | (rows.kind == _ORIGIN)] = 0
-        self.truncates = {int(i): self._truncated(int(i)) for i in np.flatnonzero(rows.kind == _TRUNCATE)}
+        self.truncates = {int(i): self._truncated_relations(int(i)) for i in np.flatnonzero(rows.kind == _TRUNCATE)}
         for row, relation_ids in self.truncates.items():
             self.weight[row] = len(relation_ids)
         messages = np.flatnonzero(rows.kind == _MESSAGE)
@@ -117,7 +117,7 @@ class RowStructure:
         # PostgreSQL 14 also sends transactions without published changes. If one has an origin, only that row remains.
         self.may_end: Flags = self.must_end | (rows.kind == _ORIGIN)
 
-    def _truncated(self, row: int) -> tuple[int, ...]:
+    def _truncated_relations(self, row: int) -> tuple[int, ...]:
         parsed = message.parse(self.rows.payload[row].as_py())
         assert isinstance(parsed, message.Truncate)
         return parsed.relation_oids

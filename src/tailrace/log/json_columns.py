@@ -64,7 +64,7 @@ def _row_fields(changes: TableChanges) -> dict[str, pa.StringArray | str]:
         "key": keys(changes).fill_null("null"),
         "before": befores(changes).fill_null("null"),
         "after": afters(changes).fill_null("null"),
-        "unchanged": unchanged(changes),
+        "unchanged": unchanged_columns(changes),
         "message_prefix": "null",
         "message": quote_text(options) if options else "null",
     }
@@ -110,7 +110,7 @@ def keys(changes: TableChanges) -> pa.StringArray:
     return found
 
 
-def unchanged(changes: TableChanges) -> pa.StringArray:
+def unchanged_columns(changes: TableChanges) -> pa.StringArray:
     """JSON arrays of the names of columns whose values were not sent."""
     if not changes.new.unchanged:
         return pa.array(["[]"], pa.string()).take(pa.array(np.zeros(len(changes), np.int64)))

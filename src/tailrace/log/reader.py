@@ -280,7 +280,7 @@ class LogReader:
                 if wait is None or not wait():
                     return None
             elif (attempts := attempts + 1) == _ATTEMPTS:
-                raise self._missing(id)
+                raise self._missing_error(id)
         return found
 
     def _may_have_moved(self, id: int) -> bool:
@@ -293,7 +293,7 @@ class LogReader:
         self._listed_at = now
         return any(segment.ids(info.key) for info in self.store.list(segment.PREFIX, after=segment.key(id)))
 
-    def _missing(self, id: int) -> GapError | CorruptError:
+    def _missing_error(self, id: int) -> GapError | CorruptError:
         trim = Trim.load(self.store)
         if trim is not None and id < trim.first_id:
             return GapError(
@@ -324,7 +324,7 @@ class LogReader:
     def _existing_header(self, id: int) -> Header:
         header = self._wait_for(id, self._read_header, None)
         if header is None:
-            raise self._missing(id)
+            raise self._missing_error(id)
         return header
 
     def _read_header(self, id: int) -> Header | None:

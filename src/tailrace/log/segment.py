@@ -287,10 +287,10 @@ def pack(headers: Sequence[str], rows: LogRows, relations: Mapping[str, Relation
 
 def unpack(data: bytes, name: str) -> list[SegmentContent]:
     """The segments in an object's bytes, after checking the checksums."""
-    footer = _checked_footer(data, name)
+    footer = _footer_offset(data, name)
     if hashlib.sha256(memoryview(data)[: footer - _CHECKSUMS]).digest() != data[footer - _CHECKSUMS : footer - _DIGEST]:
-        raise _damaged(name)
-    with _readable(name):
+        raise _checksum_error(name)
+    with _raise_corrupt_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         headers, relations = _metadata(file.metadata, name)
         rows = _rows(file.read())
@@ -309,9 +309,9 @@ def unpack_headers(tail: bytes, name: str) -> tuple[list[Header], dict[str, Rela
     needed = 8 + int.from_bytes(tail[-8:-4], "little") + _CHECKSUMS
     if len(tail) < needed and tail[-4:] == b"PAR1":
         return needed
-    footer = _checked_footer(tail, name)
+    footer = _footer_offset(tail, name)
     # Arrow requires a file that begins with PAR1. Reading metadata does not follow offsets in the footer.
-    with _readable(name):
+    with _raise_corrupt_errors(name):
         return _metadata(pq.read_metadata(pa.BufferReader(b"PAR1" + tail[footer:])), name)
 
 
@@ -323,18 +323,18 @@ def _with_checksums(buffer: pa.Buffer) -> bytes:
     return b"".join((body, hashlib.sha256(body).digest(), hashlib.sha256(rest).digest(), rest))
 
 
-def _checked_footer(data: bytes, name: str) -> int:
+def _footer_offset(data: bytes, name: str) -> int:
     """The offset of the footer, after checking its checksum."""
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     if data[-4:] != b"PAR1" or footer < _CHECKSUMS:
         raise CorruptError(f"{name}: not a whole segment ({len(data)} bytes)", _RESTORE)
     if hashlib.sha256(memoryview(data)[footer:]).digest() != data[footer - _DIGEST : footer]:
-        raise _damaged(name)
+        raise _checksum_error(name)
     return footer
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def _raise_corrupt_errors(name: str) -> Iterator[None]:
     """Raise CorruptError for objects in another format: checksums do not prove that Tailrace wrote an object."""
     try:
         yield
@@ -342,7 +342,7 @@ def _readable(name: str) -> Iterator[None]:
         raise CorruptError(f"{name}: not a segment of this format ({error})", _RESTORE) from error
 
 
-def _damaged(name: str) -> CorruptError:
+def _checksum_error(name: str) -> CorruptError:
     return CorruptError(f"{name}: checksum does not match", _RESTORE)
 
 

@@ -83,7 +83,7 @@ def verify(
         try:
             contents = segment.unpack(data, o.key)
         except CorruptError as error:
-            yield LogFault(o.key, o.first if o.first == o.last else None, _without(error, o.key))
+            yield LogFault(o.key, o.first if o.first == o.last else None, _strip_key(error, o.key))
             chain.unreadable.append((o.first, o.last))
         else:
             yield from _name_faults(o, contents)
@@ -100,7 +100,7 @@ def verify(
         progress(totals)
 
 
-def _without(error: CorruptError, key: str) -> str:
+def _strip_key(error: CorruptError, key: str) -> str:
     return str(error).removeprefix(f"{key}: ")
 
 
@@ -138,7 +138,7 @@ class _Chain:
         try:
             self.trim = Trim.load(store)
         except CorruptError as error:
-            yield LogFault(trim.KEY, None, _without(error, trim.KEY))
+            yield LogFault(trim.KEY, None, _strip_key(error, trim.KEY))
 
     def add(self, content: SegmentContent, key: str) -> Iterator[str]:
         header = content.header
@@ -159,7 +159,7 @@ class _Chain:
             self._report_missing(self.last.id + 1, header.id - 1)
             self.committed = self.tail = None
         if structure is not None:
-            self.left_out += count_left_out(self._before(header), structure)
+            self.left_out += count_left_out(self._row_before(header), structure)
         self._remember(content, structure, key)
 
     def _compare(self, header: Header) -> Iterator[str]:
@@ -195,11 +195,11 @@ class _Chain:
             yield f"comes from another source than segment {before.id}"
         if header.voids_tail and before.ends_at_commit:
             yield f"voids the end of segment {before.id}, which ends at a commit"
-        last = self._before(header)
+        last = self._row_before(header)
         if last is not None and structure is not None:
             yield from faults_between(last, content, structure, before.end_lsn)
 
-    def _before(self, header: Header) -> RowSummary | None:
+    def _row_before(self, header: Header) -> RowSummary | None:
         """The row that the segment's first row follows, if known."""
         is_open = self.last is not None and not (self.last.ends_at_commit or header.voids_tail)
         return self.tail if is_open else self.committed

@@ -87,7 +87,7 @@ def decode(relation: Relation, payloads: pa.Array, *, as_text: bool = False) -> 
         new_cells.length,
     )
     if bad >= 0:
-        raise _malformed(relation, data[offsets[bad] : offsets[bad + 1]].tobytes())
+        raise _malformed_error(relation, data[offsets[bad] : offsets[bad + 1]].tobytes())
     return DecodedImages(
         _images(relation, old_cells, old != 0, as_text),
         old == ord("K"),
@@ -126,7 +126,7 @@ def _buffers(payloads: pa.Array) -> tuple[kernel.Bytes, kernel.Longs]:
     return np.frombuffer(data if data is not None else b"", np.uint8), places.astype(np.int64)
 
 
-def _malformed(relation: Relation, payload: bytes) -> DecodeError:
+def _malformed_error(relation: Relation, payload: bytes) -> DecodeError:
     """The reason why the kernel rejected a message, found by the plain decoder."""
     name = relation.qualified_name
     try:

@@ -102,14 +102,14 @@ def project(
     if old == new and not via:
         return images
     found = origins_along([old, *via, new])
-    shown = images.present if whole is None else images.present & whole
+    is_shown = images.present if whole is None else images.present & whole
     old_special = specials(images)
     arrays: list[pa.Array] = []
     unchanged: dict[int, Mask] = {}
     special: dict[str, dict[int, str]] = {}
     for index, (column, origin) in enumerate(zip(new.columns, found, strict=True)):
         if origin.index is None:
-            array, special_texts = fill_added_column(column, origin.missing, shown, as_text)
+            array, special_texts = fill_added_column(column, origin.missing, is_shown, as_text)
         else:
             before = old.columns[origin.index]
             array, special_texts = images.batch.column(origin.index), old_special.get(before.name, {})
@@ -146,17 +146,17 @@ def specials(images: Images) -> dict[str, dict[int, str]]:
 
 
 def fill_added_column(
-    column: Column, missing: str | None, shown: Mask, as_text: bool
+    column: Column, missing: str | None, is_shown: Mask, as_text: bool
 ) -> tuple[pa.Array, dict[int, str]]:
     """The values that older rows show for an added column, and by row the texts that the column cannot hold."""
     mapped = types.TEXT if as_text else types.mapping(column)
     if missing is None:
-        return pa.nulls(len(shown), mapped.arrow), {}
+        return pa.nulls(len(is_shown), mapped.arrow), {}
     value = mapped.arrow_value(missing.encode())
     if value is text.SPECIAL:
-        return pa.nulls(len(shown), mapped.arrow), {int(row): missing for row in np.flatnonzero(shown)}
+        return pa.nulls(len(is_shown), mapped.arrow), {int(row): missing for row in np.flatnonzero(is_shown)}
     # A masked index takes NULL.
-    indexes = pa.array(np.zeros(len(shown), np.int64), mask=~shown)
+    indexes = pa.array(np.zeros(len(is_shown), np.int64), mask=~is_shown)
     return pa.array([value], mapped.arrow).take(indexes), {}
 
 

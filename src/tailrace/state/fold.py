@@ -144,7 +144,7 @@ def chains(operation: Operations, before: I64, after: I64, rows: RowCodes | None
     """A chain number for each change, equal for changes of the same row even if its key changed; and their count."""
     count = int(max(before.max(initial=-1), after.max(initial=-1))) + 1
     chain = np.where(after >= 0, after, before)
-    involved = _involved(operation, before, after, chain, count, rows)
+    involved = _involved_changes(operation, before, after, chain, count, rows)
     if len(involved):
         count = _follow(chain, before, after, involved, count, rows)
     return chain, count
@@ -353,7 +353,9 @@ def _whole_row_codes(changes: TableChanges, indexes: I64) -> tuple[I64, I64]:
     return code[: len(indexes)], code[len(indexes) :]
 
 
-def _involved(operation: Operations, before: I64, after: I64, chain: I64, count: int, rows: RowCodes | None) -> I64:
+def _involved_changes(
+    operation: Operations, before: I64, after: I64, chain: I64, count: int, rows: RowCodes | None
+) -> I64:
     """Changes whose rows cannot be identified by the key alone: those of keys that an update set or replaced."""
     moved = (before >= 0) & (after >= 0) & (before != after)
     keys = np.zeros(count + 1, np.bool_)  # one more for -1, which stands for no key

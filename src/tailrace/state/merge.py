@@ -145,7 +145,7 @@ class _IndexBuilder:
         updates = operation == UPDATE
         before[updates] = after[updates]
         before[with_old] = code[len(with_new) :]
-        net = fold.fold_keys(operation, before, after, self._unsent(), self._row_codes())
+        net = fold.fold_keys(operation, before, after, self._unsent_columns(), self._row_codes())
         entries = np.flatnonzero(~net.is_inserted)
         origins = encoded.dictionary.take(pa.array(before[net.origin[entries]]))
         return ChangeIndex(
@@ -160,7 +160,7 @@ class _IndexBuilder:
             entries,
         )
 
-    def _unsent(self) -> dict[int, tuple[Mask, Mask]]:
+    def _unsent_columns(self) -> dict[int, tuple[Mask, Mask]]:
         """Unsent values over all runs, as in `fold_keys`, by column of the state's relation."""
         targets: dict[int, dict[int, int]] = {}
         for step in {r.step for r in self.runs}:

@@ -198,14 +198,14 @@ def _neighbourhood(value: int, width: int) -> tuple[int, int, int]:
 
 def _date(array: pa.Array) -> pa.Array:
     days = array.view(pa.int32())
-    odd = _outside(days, _FIRST_DAY, _LAST_DAY)
+    odd = _is_outside(days, _FIRST_DAY, _LAST_DAY)
     return _patch(_plain(_without_odd(array, odd)), days, odd, _date_text)
 
 
 def _timestamp(zone: str) -> Callable[[pa.Array], pa.Array]:
     def printed(array: pa.Array) -> pa.Array:
         microseconds = array.view(pa.int64())
-        odd = _outside(microseconds, _FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1)
+        odd = _is_outside(microseconds, _FIRST_DAY * DAY_US, (_LAST_DAY + 1) * DAY_US - 1)
         text = _trim_zeros(_plain(_without_odd(microseconds.view(pa.timestamp("us")), odd)))
         if zone:
             text = pc.binary_join_element_wise(text, zone, "")
@@ -214,7 +214,7 @@ def _timestamp(zone: str) -> Callable[[pa.Array], pa.Array]:
     return printed
 
 
-def _outside(numbers: pa.Array, low: int, high: int) -> Mask:
+def _is_outside(numbers: pa.Array, low: int, high: int) -> Mask:
     values = numbers.fill_null(low).to_numpy(zero_copy_only=False)
     mask: Mask = (values < low) | (values > high)
     return mask
