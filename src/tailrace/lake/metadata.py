@@ -75,7 +75,7 @@ class TableMetadata:
         """Column name → Iceberg type, as of that snapshot."""
         return self.schemas[self._schema(snapshot)]
 
-    def added(self, snapshot: int | None) -> frozenset[str]:
+    def added_columns(self, snapshot: int | None) -> frozenset[str]:
         """Columns that the table did not begin with, in lower case: some files may lack them."""
         first = set(self.ids.get(0, {}).values())
         return frozenset(name.lower() for name, id_ in self.ids[self._schema(snapshot)].items() if id_ not in first)

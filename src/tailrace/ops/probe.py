@@ -62,8 +62,8 @@ def log_status(store: Store, reader: LogReader | None = None) -> LogStatus:
         current = [o for o in objects if o not in superseded]
         first_id, last_id = current[0].first, max(o.last for o in current)
         newest = reader.get(last_id).metadata()
-        first = _first_found(reader, range(first_id, min(first_id + _SEARCHED_SEGMENTS, last_id + 1)), "first")
-        last = _first_found(reader, range(last_id, max(last_id - _SEARCHED_SEGMENTS, first_id - 1), -1), "last")
+        first = _first_position(reader, range(first_id, min(first_id + _SEARCHED_SEGMENTS, last_id + 1)), "first")
+        last = _first_position(reader, range(last_id, max(last_id - _SEARCHED_SEGMENTS, first_id - 1), -1), "last")
     except TailraceError as error:
         return LogStatus(store.url, error=str(error))
     return LogStatus(
@@ -78,7 +78,7 @@ def log_status(store: Store, reader: LogReader | None = None) -> LogStatus:
     )
 
 
-def _first_found(reader: LogReader, ids: range, which: str) -> tuple[Position, datetime] | None:
+def _first_position(reader: LogReader, ids: range, which: str) -> tuple[Position, datetime] | None:
     """Return the position and the commit time of the first segment in `ids` that has them."""
     for id in ids:
         header = reader.get(id).metadata()

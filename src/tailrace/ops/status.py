@@ -112,7 +112,7 @@ class CaptureStatus:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return _jsonable(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
+        return _to_jsonable(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
@@ -164,9 +164,9 @@ class Overview:
         return {
             "status": "wrong" if self.faults else "ok",
             "faults": self.faults,
-            "source": None if self.source is None else _jsonable(asdict(self.source)),
+            "source": None if self.source is None else _to_jsonable(asdict(self.source)),
             "capture": None if self.capture is None else self.capture.to_json(),
-            "log": None if self.log is None else _jsonable(asdict(self.log)),
+            "log": None if self.log is None else _to_jsonable(asdict(self.log)),
             "sinks": [json.loads(sink.to_json()) for sink in self.sinks],
         }
 
@@ -182,11 +182,11 @@ def _parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _jsonable(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _jsonable_value(value) for key, value in raw.items()}
+def _to_jsonable(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _to_jsonable_value(value) for key, value in raw.items()}
 
 
-def _jsonable_value(value: Any) -> Any:
+def _to_jsonable_value(value: Any) -> Any:
     match value:
         case Lsn() | Position():
             return str(value)

@@ -46,7 +46,7 @@ class Classifier:
         otherwise: Sequence[Rule] = (),
     ) -> None:
         self._broken = broken
-        self._rules = (*rules, *_shared(section, broken, refused), *otherwise)
+        self._rules = (*rules, *_shared_rules(section, broken, refused), *otherwise)
 
     def __call__(self, failure: Failure) -> TailraceError:
         """The error to raise for a psycopg error, a broken connection, or a result that reports an error."""
@@ -68,7 +68,7 @@ class Classifier:
             raise self(error) from None
 
 
-def _shared(section: str, broken: type[TailraceError], refused: type[TailraceError]) -> tuple[Rule, ...]:
+def _shared_rules(section: str, broken: type[TailraceError], refused: type[TailraceError]) -> tuple[Rule, ...]:
     credentials = (
         f"check user and password: {section}.url, {section}.password_file or PGPASSWORD; "
         "for `tailrace audit` and `tailrace bridge`, check their environment variables"

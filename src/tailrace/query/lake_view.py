@@ -94,10 +94,10 @@ class LakeView:
             known = self._point
         if known is None or known[0] != data:
             point = points.parse(data, f"{self._warehouse.url}: {self._point_key}")
-            known = (data, _newest(point), point)
+            known = (data, _newest_version(point), point)
             with self._lock:
                 self._point = known
-        return known[1] if as_of is None else self._at(known[2], known[1], as_of)
+        return known[1] if as_of is None else self._version_at(known[2], known[1], as_of)
 
     def relation(self, digest: str) -> Relation:
         def fetch() -> Relation:
@@ -121,11 +121,11 @@ class LakeView:
 
         return self._get_or_fetch(self._metadata, location, fetch)
 
-    def _at(self, point: Point, newest: LakeVersion, as_of: AsOf) -> LakeVersion:
+    def _version_at(self, point: Point, newest: LakeVersion, as_of: AsOf) -> LakeVersion:
         def find() -> LakeVersion:
             with ThreadPoolExecutor(_FETCHERS, "metadata") as pool:
                 found = list(pool.map(lambda table: self.metadata(table.metadata), point.tables))
-            return _earlier(newest, list(zip(point.tables, found, strict=True)), as_of)
+            return _earlier_version(newest, list(zip(point.tables, found, strict=True)), as_of)
 
         if as_of.covers(point.cursor, point.committed_at or point.published_at):
             return newest
@@ -150,16 +150,16 @@ class LakeView:
         return value
 
 
-def _table(table: PointTable, snapshot: int | None, relation: str) -> TableVersion:
+def _table_version(table: PointTable, snapshot: int | None, relation: str) -> TableVersion:
     return TableVersion(table.schema, table.table, table.kind, table.oid, relation, table.metadata, snapshot)
 
 
-def _newest(point: Point) -> LakeVersion:
-    tables = {(t.schema, t.table): _table(t, t.snapshot, t.relation) for t in point.tables}
+def _newest_version(point: Point) -> LakeVersion:
+    tables = {(t.schema, t.table): _table_version(t, t.snapshot, t.relation) for t in point.tables}
     return LakeVersion(point.cursor, point.committed_at, point.published_at, point.database, tables)
 
 
-def _earlier(newest: LakeVersion, tables: list[tuple[PointTable, TableMetadata]], as_of: AsOf) -> LakeVersion:
+def _earlier_version(newest: LakeVersion, tables: list[tuple[PointTable, TableMetadata]], as_of: AsOf) -> LakeVersion:
     """The version at or before `as_of`.
 
     Every batch ends at one cursor for all tables. The version is at the last such cursor that `as_of` covers, with each
@@ -175,7 +175,7 @@ def _earlier(newest: LakeVersion, tables: list[tuple[PointTable, TableMetadata]]
         until = [s for s in line if s.summary is not None and s.summary.cursor <= cursor]
         if until:
             assert until[-1].summary is not None
-            found[name] = _table(table, until[-1].id, until[-1].summary.relation or table.relation)
+            found[name] = _table_version(table, until[-1].id, until[-1].summary.relation or table.relation)
         elif line and (line[0].parent is not None or (table.since is not None and table.since <= cursor)):
             absent[name] = f"the history of {table.name} before {line[0].label} has expired"
         else:

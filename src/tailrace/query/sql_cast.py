@@ -67,7 +67,7 @@ def translate_casts(tokens: list[Token], oid_of: Oid) -> list[Token]:
             continue
         if not is_double_colon and word_at(tokens, name) in _REG:
             opens = _open_bracket(out)
-            text = string_at(out, _last(out)) if opens == previous_at(out, _last(out)) else None
+            text = string_at(out, _last_position(out)) if opens == previous_at(out, _last_position(out)) else None
             if text is None:
                 out[previous_at(out, opens)] = raw_token(f"{tokens[name].word.removesuffix('edure')}_name")
             else:
@@ -76,14 +76,14 @@ def translate_casts(tokens: list[Token], oid_of: Oid) -> list[Token]:
             at = name + 1
             continue
         if is_double_colon and out and (items := _array(tokens, name, out)) is not None:
-            out[_last(out)] = raw_token(items)
+            out[_last_position(out)] = raw_token(items)
         if word_at(tokens, name) == "oid":
             _name_to_oid(out, is_double_colon)
         if (found := _cast_expression(tokens, name)) is not None:
             expression, at = found
             if is_double_colon:
-                begin = cast_operand_start(out, _last(out))
-                out[begin:] = [raw_token(expression.format(join_tokens(out[begin : _last(out) + 1])))]
+                begin = cast_operand_start(out, _last_position(out))
+                out[begin:] = [raw_token(expression.format(join_tokens(out[begin : _last_position(out) + 1])))]
             else:
                 opens = _open_bracket(out)
                 begin = previous_at(out, opens)
@@ -99,7 +99,7 @@ def translate_casts(tokens: list[Token], oid_of: Oid) -> list[Token]:
 
 def _name_to_oid(out: list[Token], is_double_colon: bool) -> None:
     """Look up a relation's OID by a name only known at run time, instead of returning the name."""
-    at = _last(out) if is_double_colon else next_at(out, _open_bracket(out))
+    at = _last_position(out) if is_double_colon else next_at(out, _open_bracket(out))
     if at < len(out) and out[at].text.startswith("regclass_name"):
         out[at] = raw_token(out[at].text.replace("regclass_name", "regclass_oid", 1))
 
@@ -125,17 +125,17 @@ def _cast_expression(tokens: Sequence[Token], name: int) -> tuple[str, int] | No
     if word in _TEXTS:
         if word in ("char", "bpchar", "character") and modifier is None:
             modifier = 1 if word != "bpchar" else None
-        return "as_text({})" if modifier is None else f"left(as_text({{}}), {modifier})", _after(tokens, at)
+        return "as_text({})" if modifier is None else f"left(as_text({{}}), {modifier})", _before_space(tokens, at)
     if word in _TIME_TYPES and modifier is not None and modifier < 6:
-        return f"rounded({{}}::{_TIME_TYPES[word]}, {modifier})", _after(tokens, at)
+        return f"rounded({{}}::{_TIME_TYPES[word]}, {modifier})", _before_space(tokens, at)
     if word == "time":
-        return "as_time({})", _after(tokens, at)
+        return "as_time({})", _before_space(tokens, at)
     if word in _TIME_TYPES:
-        return f"({{}}::{_TIME_TYPES[word]})", _after(tokens, at)
+        return f"({{}}::{_TIME_TYPES[word]})", _before_space(tokens, at)
     return None
 
 
-def _after(tokens: Sequence[Token], at: int) -> int:
+def _before_space(tokens: Sequence[Token], at: int) -> int:
     """The position before any white space that precedes `at`: the white space is copied separately."""
     return previous_at(tokens, at) + 1
 
@@ -150,7 +150,7 @@ def _open_bracket(out: Sequence[Token]) -> int:
     return at
 
 
-def _last(out: Sequence[Token]) -> int:
+def _last_position(out: Sequence[Token]) -> int:
     return previous_at(out, len(out))
 
 
@@ -173,7 +173,7 @@ def _append_type(tokens: Sequence[Token], name: int, out: list[Token]) -> int:
 
 def _translate_reg_cast(out: list[Token], kind: str, oid_of: Oid) -> None:
     """Replace a name by its OID, and an OID cast to a reg* type by its name."""
-    end = _last(out)
+    end = _last_position(out)
     kind = kind.removesuffix("edure")
     text = string_at(out, end)
     if text is not None and kind == "regproc":
@@ -197,7 +197,7 @@ def _array(tokens: Sequence[Token], name: int, out: Sequence[Token]) -> str | No
     brackets = next_at(tokens, name)
     if word_at(tokens, brackets) != "[":
         return None
-    text = string_at(out, _last(out))
+    text = string_at(out, _last_position(out))
     return array_literal(text) if text is not None and text.startswith("{") else None
 
 

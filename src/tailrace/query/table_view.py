@@ -72,7 +72,7 @@ def view_query(
     """
     stored = _columns(table, metadata)
     special = _special_column(relation, stored)
-    unprunable = metadata.added(table.snapshot).union(unprunable)
+    unprunable = metadata.added_columns(table.snapshot).union(unprunable)
     declared = {column.name: column for column in relation.columns}
     if table.kind == "mirror":
         names = [name for name in declared if name in stored]
@@ -84,7 +84,7 @@ def view_query(
 
 def stored_view_query(table: TableVersion, metadata: TableMetadata, unprunable: Collection[str] = ()) -> str:
     stored = _columns(table, metadata)
-    unprunable = metadata.added(table.snapshot).union(unprunable)
+    unprunable = metadata.added_columns(table.snapshot).union(unprunable)
     columns = [_column(name, type_, None, None, unprunable) for name, type_ in stored.items()]
     return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
 
