@@ -282,7 +282,7 @@ def test_verify_while_rows_are_added_and_expire(shell: Shell, monkeypatch: pytes
         shell.audited.execute(f"INSERT INTO orders (id) VALUES ({number})")
         shell.audited.follow()
     given = settings.load(shell.config, {})
-    options, name = trail.options_of(given, {})
+    options, name = trail.audit_options(given, {})
     ((oldest,),) = shell.audited.trail.database.rows("SELECT min(committed_at) FROM changes WHERE primary_key = '3'")
 
     def meanwhile(_: verify.VerificationReport) -> None:
@@ -292,7 +292,7 @@ def test_verify_while_rows_are_added_and_expire(shell: Shell, monkeypatch: pytes
         ChangesTable(proved.connection, *proved.table_name).drop_before(oldest, 100)
 
     with trail.connect(options, name) as proved:
-        tally = verify.verify(proved, given.store, trail.common_of(given, {}, name), None, meanwhile)
+        tally = verify.verify(proved, given.store, trail.common_settings(given, {}, name), None, meanwhile)
     assert (tally.changes, tally.differences) == (4, [])
     shell.audited.trail.database.execute(
         "UPDATE changes SET commit_position = commit_position * 2"

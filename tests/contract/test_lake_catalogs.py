@@ -136,7 +136,7 @@ def test_maintenance_of_a_lake_on_s3(
         before, after = table_maintenance.compact(lake_of_sink.context, table, table_maintenance.FILE_BYTES, 1 << 30)
         assert before > after == 1
         table_maintenance.expire(
-            table, table_maintenance.superseded(table_maintenance.history(lake_of_sink.context, table), LATER)
+            table, table_maintenance.superseded_snapshots(table_maintenance.history(lake_of_sink.context, table), LATER)
         )
         assert table_maintenance.remove_orphans(lake_of_sink.context, table, LATER) == 1
         with pytest.raises(SinkError, match="is missing"):

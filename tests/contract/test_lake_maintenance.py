@@ -171,9 +171,9 @@ def test_history_is_retained_until_the_cutoff(following: Following) -> None:
     history = table_maintenance.history(following.sink._require_open().context, following.table)
     assert len(history) == 6
     cutoff = history[3][1] + timedelta(milliseconds=1)
-    old = table_maintenance.superseded(history, cutoff)
+    old = table_maintenance.superseded_snapshots(history, cutoff)
     assert old == [id_ for id_, _ in history[:3]]
-    assert table_maintenance.superseded(history, datetime.now(UTC) + timedelta(days=1)) == [
+    assert table_maintenance.superseded_snapshots(history, datetime.now(UTC) + timedelta(days=1)) == [
         id_ for id_, _ in history[:-1]
     ]
     table_maintenance.expire(following.table, old)

@@ -34,5 +34,5 @@ _DEEP = "[" * 3000 + "]" * 3000
     ],
 )
 def test_nested(text: str | None, value: Any) -> None:
-    (packed,) = messagepack.nested(pa.array([text], pa.string())).to_pylist()
+    (packed,) = messagepack.nested_values(pa.array([text], pa.string())).to_pylist()
     assert msgpack.unpackb(packed) == value

@@ -37,7 +37,7 @@ def read(environ: Mapping[str, str]) -> BemiEnvironment:
     source = _server(given, "DB_", {}, faults)
     destination = _server(given, "DEST_DB_", source, faults)
     names = [name.strip() for name in given.get("TABLES", "").split(",") if name.strip()]
-    tables = tuple([_quoted(name) if "." in name else f"public.{_quoted(name)}" for name in names])
+    tables = tuple([_quote_name(name) if "." in name else f"public.{_quote_name(name)}" for name in names])
     store = environ.get("TAILRACE_STORE_URL") or Path(LOG).absolute().as_uri()
     values: dict[str, Any] = {
         "url": source["url"],
@@ -102,7 +102,7 @@ def _server(given: Mapping[str, str], prefix: str, defaults: Mapping[str, str], 
     return own | {"url": postgres_url(own["host"], own["port"], own["user"], own["name"])}
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     """Names are case-sensitive there; quoted names and patterns are as in Tailrace's settings."""
     return name if set(name) & set('"*?') else ".".join(f'"{part}"' for part in name.split("."))
 

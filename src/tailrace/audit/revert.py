@@ -18,7 +18,7 @@ from tailrace.audit.revert_statement import (
     RevertTarget,
     RowImage,
     TableName,
-    ordered,
+    order_statements,
     row_after,
     statements,
 )
@@ -127,18 +127,18 @@ def plan(
     targets = {table_name: _target(source, table_name, is_masked) for table_name in tables}
     own = {change.position for change in changes}
     found = {
-        number: _before(trail, change)
+        number: _row_before(trail, change)
         for number, change in enumerate(changes)
         if change.operation in ("UPDATE", "DELETE")
     }
     conflicts = {
         (later.position, change.qualified_name, change.primary_key): Conflict(change, later)
         for change in changes
-        for later in trail.later(change)
+        for later in trail.later_changes(change)
         if later.position not in own
     }
     references = [reference for target in targets.values() for reference in target.references]
-    planned = ordered(list(statements(changes, found, targets)), references)
+    planned = order_statements(list(statements(changes, found, targets)), references)
     return RevertPlan(changes, planned, list(conflicts.values()), _triggers(source, tables, force=force))
 
 
@@ -158,12 +158,12 @@ def apply(source: psycopg.Connection[Any], plan: RevertPlan, why: Mapping[str, A
         source.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
         source.execute("SET CONSTRAINTS ALL DEFERRED")
         for trigger in plan.triggers:
-            with _reverting(f"triggers of {'.'.join(trigger.table)} cannot be disabled"):
+            with _raise_revert_errors(f"triggers of {'.'.join(trigger.table)} cannot be disabled"):
                 source.execute(trigger.disable)
         for statement in plan.statements:
             change = statement.change
             what = f"{change.operation} of {change.qualified_name} {change.primary_key}"
-            with _reverting(f"{change.position}: {what} cannot be reverted"):
+            with _raise_revert_errors(f"{change.position}: {what} cannot be reverted"):
                 count = source.execute(statement.forced if force else statement.guarded).rowcount
                 is_done = count == 1 or force or _is_done(source, statement)
             if not is_done:
@@ -173,7 +173,7 @@ def apply(source: psycopg.Connection[Any], plan: RevertPlan, why: Mapping[str, A
                     "nothing was changed; --force reverts the rows that still exist",
                 )
             done += count
-        with _reverting("the result violates a constraint"):
+        with _raise_revert_errors("the result violates a constraint"):
             source.execute("SET CONSTRAINTS ALL IMMEDIATE")
             for trigger in plan.triggers:
                 source.execute(trigger.enable)
@@ -181,7 +181,7 @@ def apply(source: psycopg.Connection[Any], plan: RevertPlan, why: Mapping[str, A
 
 
 @contextmanager
-def _reverting(what: str) -> Iterator[None]:
+def _raise_revert_errors(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
@@ -197,7 +197,7 @@ def _triggers(source: psycopg.Connection[Any], tables: Iterable[TableName], *, f
         Trigger((schema, table), name, is_always, is_owner)
         for table_name in tables
         for schema, table, name, is_always, is_owner in source.execute(
-            _TRIGGERS, {"table": _quoted(source, table_name)}
+            _TRIGGERS, {"table": _quote_table(source, table_name)}
         )
     ]
     others = sorted({".".join(trigger.table) for trigger in found if not trigger.is_owner})
@@ -209,14 +209,14 @@ def _triggers(source: psycopg.Connection[Any], tables: Iterable[TableName], *, f
     return [trigger for trigger in found if trigger.is_owner]
 
 
-def _before(trail: Trail, change: AuditRow) -> RowImage:
+def _row_before(trail: Trail, change: AuditRow) -> RowImage:
     """The row before the change: its old image, and the row that the previous change left."""
-    last = trail.last_known(change)
+    last = trail.previous_change(change)
     return {**(row_after(last) if last is not None else {}), **(change.before or {})}
 
 
 def _target(source: psycopg.Connection[Any], table_name: tuple[str, str], is_masked: IsMasked) -> RevertTarget:
-    table = _quoted(source, table_name)
+    table = _quote_table(source, table_name)
     rows = source.execute(_COLUMNS, [table]).fetchall()
     if not rows:
         raise RevertError(
@@ -238,5 +238,5 @@ def _target(source: psycopg.Connection[Any], table_name: tuple[str, str], is_mas
     )
 
 
-def _quoted(source: psycopg.Connection[Any], table_name: TableName) -> str:
+def _quote_table(source: psycopg.Connection[Any], table_name: TableName) -> str:
     return sql.Identifier(*table_name).as_string(source)

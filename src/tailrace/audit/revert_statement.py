@@ -149,7 +149,7 @@ def statements(
                 )
 
 
-def ordered(found: Sequence[RevertStatement], references: Iterable[ForeignKey]) -> list[RevertStatement]:
+def order_statements(found: Sequence[RevertStatement], references: Iterable[ForeignKey]) -> list[RevertStatement]:
     """The statements in execution order: as they are, but a referenced row is restored before those that refer to it.
 
     The changes of a CASCADE follow their cause in the log. They would be reverted before it, which PostgreSQL refuses.

@@ -169,7 +169,7 @@ class Trail:
         found: list[AuditRow] = []
         key_change: AuditRow | None = row
         while key_change is not None:
-            key, later = key_change.primary_key, self.later(key_change)
+            key, later = key_change.primary_key, self.later_changes(key_change)
             key_change = None
             for change in later:
                 found.append(change)
@@ -180,7 +180,7 @@ class Trail:
                     break
         return found
 
-    def last_known(self, row: AuditRow) -> AuditRow | None:
+    def previous_change(self, row: AuditRow) -> AuditRow | None:
         """The previous change of the same row; None if the trail does not have it."""
         if row.key_before is None:
             return None
@@ -193,7 +193,7 @@ class Trail:
         )
         return found[0] if found and found[0].after is not None else None
 
-    def later(self, row: AuditRow) -> list[AuditRow]:
+    def later_changes(self, row: AuditRow) -> list[AuditRow]:
         """Later changes under the key that this change left the row with, and TRUNCATEs."""
         return self._rows(
             'database = %s AND schema = %s AND "table" = %s'
@@ -219,7 +219,7 @@ class Trail:
 def open_trail(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
     """The trail of an audit sink in the settings: of the only one, unless it is named."""
     database = conninfo_to_dict(given.source.url).get("dbname")
-    with connect(*options_of(given, environ, name), None if database is None else str(database)) as found:
+    with connect(*audit_options(given, environ, name), None if database is None else str(database)) as found:
         yield found
 
 
@@ -235,7 +235,7 @@ def connect(options: AuditOptions, name: str, database: str | None = None) -> It
         connection.close()
 
 
-def options_of(
+def audit_options(
     given: settings.Settings, environ: Mapping[str, str], name: str | None = None
 ) -> tuple[AuditOptions, str]:
     """Options and name of the only audit sink, or of the one that is named."""
@@ -245,10 +245,10 @@ def options_of(
         raise ConfigError(f"there is {which} in the settings", "this command reads its table: see docs/audit.md")
     if len(found) > 1:
         raise ConfigError(f"there are several audit sinks: {', '.join(found)}", "name one with --sink")
-    return sinks.read_options(given, found[0], AuditOptions, environ).checked(), found[0]
+    return sinks.read_options(given, found[0], AuditOptions, environ).validate(), found[0]
 
 
-def common_of(given: settings.Settings, environ: Mapping[str, str], name: str) -> SinkSettings:
+def common_settings(given: settings.Settings, environ: Mapping[str, str], name: str) -> SinkSettings:
     """The sink's settings for tables, columns, rows and masks."""
     (common,) = [configured.common for configured in sinks.from_settings(given, environ) if configured.name == name]
     return common

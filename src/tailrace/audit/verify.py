@@ -206,8 +206,8 @@ class _Verification:
             report.unverified += unverified
             report.reached, offset = end, batch.end
             report_progress(report)
-        report.differences += self._outside(start, begins_at)
-        report.erased = self._erased()
+        report.differences += self._differences_outside(start, begins_at)
+        report.erased = self._count_erased()
         report.gaps = self._record.lost_ranges()
         return report
 
@@ -216,7 +216,7 @@ class _Verification:
         stitcher, count = ContextStitcher(), 0
         format = RowFormat(self._source, self._inserts, "now", has_unsent=True)
         for changes, contexts in with_contexts((self._shaping.apply(chunk) for _, chunk in found), stitcher):
-            staged = stage(changes, contexts, format, _inline)
+            staged = stage(changes, contexts, format, _to_staged_rows)
             if staged is not None:
                 self._put(staged)
                 count += sum(rows.count for rows in staged.rows())
@@ -267,7 +267,7 @@ class _Verification:
         self._connection.execute(sql.SQL("TRUNCATE {}").format(_EXPECTED))
         return [_difference(*row) for *row, _ in rows if row[-1]], sum(unverified for *_, unverified in rows)
 
-    def _outside(self, start: Lsn, begins_at: Lsn) -> list[Difference]:
+    def _differences_outside(self, start: Lsn, begins_at: Lsn) -> list[Difference]:
         """Rows outside the trail's bounds, as they are by now, and rows within them that Tailrace did not write."""
         rows = self._connection.execute(
             sql.SQL(
@@ -284,13 +284,13 @@ class _Verification:
         row = self._connection.execute(query, [self._source.database, *more]).fetchone()
         return int(row[0]) if row else 0
 
-    def _erased(self) -> int:
+    def _count_erased(self) -> int:
         query = sql.SQL("SELECT count(*) FROM {} WHERE sink = %s").format(self._record.erasures)
         row = self._connection.execute(query, [self._trail.sink]).fetchone()
         return int(row[0]) if row else 0
 
 
-def _inline(batch: RowBatch) -> StagedRows:
+def _to_staged_rows(batch: RowBatch) -> StagedRows:
     return StagedRows(batch.fields, len(batch), b"".join(copy_text.lines(batch.arrays, len(batch))), batch.positions)
 
 

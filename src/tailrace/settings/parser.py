@@ -85,7 +85,7 @@ def read_section(name: str, kind: type, table: object, environ: Mapping[str, str
     values = {}
     for key, (value, where) in given.items():
         try:
-            values[key] = _checked(value, hints[key], known[key].metadata)
+            values[key] = _check_value(value, hints[key], known[key].metadata)
         except ValueError as error:
             faults.add(where, str(error))
     return values
@@ -125,7 +125,7 @@ def _from_text(text: str, hint: Any) -> Any:
     return text
 
 
-def _checked(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
+def _check_value(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     kind = _plain(hint)
     fault = ValueError(f"is not {_name(hint)}")
     match value:

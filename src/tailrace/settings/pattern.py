@@ -81,11 +81,11 @@ def split_name(text: str) -> tuple[str, str]:
     parts = [match.group() for match in _PART.finditer(text)]
     if not 1 <= len(parts) <= 2 or ".".join(parts) != text:
         raise ConfigError(f"{text!r} is not the name of a table", 'write schema.table, such as public."Orders"')
-    names = [_unquoted(part) for part in parts]
+    names = [_unquote(part) for part in parts]
     return (names[0], names[1]) if len(names) == 2 else ("public", names[0])
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     found = re.findall(r'"((?:[^"]|"")*)"|([^"])', part)
     return "".join(plain.lower() or quoted.replace('""', '"') for quoted, plain in found)
 

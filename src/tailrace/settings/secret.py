@@ -25,7 +25,7 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
-    def picklable(self) -> PicklableSecret:
+    def to_picklable(self) -> PicklableSecret:
         """The same secret, but picklable. Only for sinks that are sent to the processes that write for them."""
         return PicklableSecret(self._value)
 

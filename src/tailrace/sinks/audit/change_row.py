@@ -150,7 +150,7 @@ def arrays(changes: TableChanges, contexts: pa.StringArray, format: RowFormat) -
         _constant(relation.name, count),
         operations,
         _befores(changes),
-        log_json.json_objects(_storable(changes.new, relation), relation, unchanged=UNCHANGED),
+        log_json.json_objects(_with_storable_json(changes.new, relation), relation, unchanged=UNCHANGED),
         contexts,
         primary_keys(changes),
         log_json.timestamps(at.committed_at_us),
@@ -160,11 +160,11 @@ def arrays(changes: TableChanges, contexts: pa.StringArray, format: RowFormat) -
         pa.array(at.commit_lsn),
         pa.array(at.ordinal),
         _previous_keys(changes),
-        unchanged(changes),
+        unchanged_columns(changes),
     ]
 
 
-def lacking(changes: TableChanges) -> npt.NDArray[np.bool_]:
+def is_incomplete(changes: TableChanges) -> npt.NDArray[np.bool_]:
     """Which changes have unknown values."""
     found = np.zeros(len(changes), np.bool_)
     for unsent in changes.new.unchanged.values():
@@ -175,14 +175,16 @@ def lacking(changes: TableChanges) -> npt.NDArray[np.bool_]:
 def _befores(changes: TableChanges) -> pa.StringArray:
     """The old row or its key, as PostgreSQL sends it; for an update without an old image, the unchanged key."""
     relation = changes.relation
-    found = log_json.json_objects(_storable(changes.old, relation), relation, only_identity=changes.old_is_key)
+    found = log_json.json_objects(
+        _with_storable_json(changes.old, relation), relation, only_identity=changes.old_is_key
+    )
     has_no_old = (changes.operation == UPDATE) & ~changes.old.present
     if has_no_old.any() and relation.key:
         found = pc.if_else(pa.array(has_no_old), log_json.keys(changes), found)
     return found
 
 
-def _storable(images: Images, relation: Relation) -> Images:
+def _with_storable_json(images: Images, relation: Relation) -> Images:
     """Images with json values that jsonb does not accept converted to strings."""
     columns = list(images.batch.columns)
     for place, column in enumerate(relation.columns):
@@ -193,7 +195,7 @@ def _storable(images: Images, relation: Relation) -> Images:
     return replace(images, batch=record_batch(columns, images.batch.schema, len(images)))
 
 
-def unchanged(changes: TableChanges) -> pa.StringArray:
+def unchanged_columns(changes: TableChanges) -> pa.StringArray:
     """The names of columns with unknown values, as PostgreSQL array literals; NULL if there are none."""
     new, relation = changes.new, changes.relation
     if not new.unchanged:
@@ -201,13 +203,13 @@ def unchanged(changes: TableChanges) -> pa.StringArray:
     found: list[str | None] = [None] * len(new)
     for columns, rows, _ in fold.group_by_unsent(new):
         if columns:
-            literal = "{" + ",".join(_quoted(relation.columns[c].name) for c in columns) + "}"
+            literal = "{" + ",".join(_quote_element(relation.columns[c].name) for c in columns) + "}"
             for row in rows:
                 found[row] = literal
     return pa.array(found, pa.string())
 
 
-def _quoted(name: str) -> str:
+def _quote_element(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

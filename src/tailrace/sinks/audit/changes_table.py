@@ -81,7 +81,7 @@ class ChangesTable:
         return sql.Identifier(self.schema, self.name)
 
     @property
-    def _quoted(self) -> str:
+    def _quoted_name(self) -> str:
         return self.identifier.as_string(self.connection)
 
     @property
@@ -137,7 +137,7 @@ class ChangesTable:
         rows = self.connection.execute(
             "SELECT attname, attnotnull, atthasdef, format_type(atttypid, atttypmod) FROM pg_attribute"
             " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
-            [self._quoted],
+            [self._quoted_name],
         ).fetchall()
         there = {name: (is_required, kind) for name, is_required, _, kind in rows}
         if ("created_at", False) in {(name, has_default) for name, _, has_default, _ in rows}:
@@ -186,7 +186,7 @@ class ChangesTable:
             " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
             " LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid"
             " WHERE i.indrelid = %s::regclass AND i.indisunique",
-            [self._quoted],
+            [self._quoted_name],
         ).fetchall()
         for schema, index, constraint, columns in rows:
             if "id" in columns:
@@ -278,7 +278,7 @@ class ChangesTable:
         children = self.connection.execute(
             "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             " WHERE i.inhparent = %s::regclass",
-            [self._quoted],
+            [self._quoted_name],
         ).fetchall()
         old = {partition(self.name, month) for month in range(last - 1200, last)}
         found = [name for (name,) in children if name in old]

@@ -65,7 +65,7 @@ class AuditSink(BaseSink):
 
     def __init__(self, name: str, options: AuditOptions, context: SinkContext) -> None:
         self.name = name
-        self._options = options.checked()
+        self._options = options.validate()
         self._table_name = table_name(options.table)
         self._store = context.store
         self._common = context.common
@@ -74,7 +74,7 @@ class AuditSink(BaseSink):
         self._session: _AuditSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_options": self._options.picklable(), "_session": None}
+        return self.__dict__ | {"_options": self._options.to_picklable(), "_session": None}
 
     def open(self) -> State:
         self.close()
@@ -138,7 +138,7 @@ class AuditSink(BaseSink):
         return AuditReceipt(tuple(staged), tuple(stitcher.late))
 
     def commit(self, step: Step, receipts: Sequence[AuditReceipt]) -> None:
-        session = self._opened()
+        session = self._require_open()
         # If a step is delivered again, some of its rows exist already.
         is_again = session.end >= step.start.lsn
         try:
@@ -158,7 +158,7 @@ class AuditSink(BaseSink):
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
 
     def maintain(self) -> None:
-        session = self._opened()
+        session = self._require_open()
         with classify_errors():
             session.recovery.run_if_due()
         if self._options.keep_days is not None:
@@ -168,7 +168,7 @@ class AuditSink(BaseSink):
                 session.table.drop_before(cutoff, _MAX_DELETED)
 
     def rewind(self, state: State) -> None:
-        session = self._opened()
+        session = self._require_open()
         with classify_errors(), session.connection.transaction():
             session.ledger.advance(session.ledger.state(), state)
             if state.cursor is not None:
@@ -176,7 +176,7 @@ class AuditSink(BaseSink):
         session.end = session.table.end(self._source.database)
 
     def record_gap(self, before: State, after: State, lost_from: Lsn) -> None:
-        session = self._opened()
+        session = self._require_open()
         assert after.cursor is not None
         with classify_errors(), session.connection.transaction():
             session.ledger.lock_cursor(before)
@@ -228,7 +228,7 @@ class AuditSink(BaseSink):
             return sql.Identifier(self._options.schema, found.table)
         return session.temporary.fill(session.types, found, self._options.table)
 
-    def _opened(self) -> _AuditSession:
+    def _require_open(self) -> _AuditSession:
         assert self._session is not None, "open() comes first"
         return self._session
 

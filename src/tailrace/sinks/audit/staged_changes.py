@@ -53,7 +53,7 @@ class DecodedChanges:
         return [*(run.at for run in self.runs), *(part.at for part in self.messages)]
 
 
-def _decoded(chunks: Iterable[Chunk]) -> Iterator[DecodedChanges]:
+def _group_chunks(chunks: Iterable[Chunk]) -> Iterator[DecodedChanges]:
     """The chunks in groups that fit in memory. Large transactions are split."""
     runs: list[TableChanges] = []
     messages: list[LogicalMessages] = []
@@ -104,7 +104,7 @@ class ContextStitcher:
 
 def with_contexts(chunks: Iterable[Chunk], stitcher: ContextStitcher) -> Iterator[tuple[DecodedChanges, Contexts]]:
     """Groups of changes with their contexts. A long context is repeated in each row, so it counts as many rows."""
-    for changes in _decoded(chunks):
+    for changes in _group_chunks(chunks):
         contexts = stitcher.contexts(changes)
         sizes = [contexts.sizes(run.at) for run in changes.runs]
         if sum(int(size.sum()) for size in sizes) <= HELD_BYTES:
@@ -132,10 +132,10 @@ def stage(changes: DecodedChanges, contexts: Contexts, format: RowFormat, put: P
     for run in _join(changes.runs):
         relations.append((run.relation, int(run.at.commit_lsn[0])))
         months |= {month_of(int(edge)) for edge in (run.at.committed_at_us.min(), run.at.committed_at_us.max())}
-        unsent = [change_row.unchanged(run)] if format.has_unsent else []
+        unsent = [change_row.unchanged_columns(run)] if format.has_unsent else []
         run, first = _fill(run)
         columns = [*change_row.arrays(run, contexts.of_changes(run.at), format), *unsent]
-        lacks = change_row.lacking(run)
+        lacks = change_row.is_incomplete(run)
         if lacks.any():
             own_rows = pa.array(np.flatnonzero(lacks))
             key = change_row.keys_before(run).take(pa.array(first[lacks]))

@@ -54,7 +54,7 @@ class Destination:
         if self.password is None:
             object.__setattr__(self, "password", password)
 
-    def checked(self) -> Self:
+    def validate(self) -> Self:
         """These settings, validated, with the password read from its file."""
         if not self.url:
             raise ConfigError("url is missing", "such as postgresql://user@host/database")
@@ -64,9 +64,9 @@ class Destination:
             return replace(self, password=_read(self.password_file))
         return self
 
-    def picklable(self) -> Self:
+    def to_picklable(self) -> Self:
         """These settings with the password, for executors."""
-        return self if self.password is None else replace(self, password=self.password.picklable())
+        return self if self.password is None else replace(self, password=self.password.to_picklable())
 
     def connect(self) -> Connection:
         """A connection whose commits wait for the disk."""

@@ -26,21 +26,21 @@ class DestinationTypes:
 
     def of(self, column: Column) -> str:
         """The column's type in SQL, for a session whose search path contains only pg_catalog."""
-        return self._declared(column.type, column.modifier)
+        return self._type_name(column.type, column.modifier)
 
     def of_field(self, field: StagingField) -> str:
         return field.type if isinstance(field.type, str) else self.of(field.type)
 
-    def _declared(self, declared: Type, modifier: int) -> str:
+    def _type_name(self, declared: Type, modifier: int) -> str:
         type_, modifier = types.base(declared, modifier)
         if type_.element is not None:
-            element = self._declared(type_.element, modifier)
+            element = self._type_name(type_.element, modifier)
             return TEXT if element == TEXT and not _is_text(type_.element) else f"{element}[]"
         name = types.sql_name(type_, modifier)
         return name if self._exists(type_) else TEXT
 
     def _exists(self, type_: Type) -> bool:
-        name = f"{_quoted(type_.schema)}.{_quoted(type_.name)}"
+        name = f"{_quote_type(type_.schema)}.{_quote_type(type_.name)}"
         if name not in self._known:
             row = self._connection.execute("SELECT to_regtype(%s) IS NOT NULL", [name]).fetchone()
             assert row is not None
@@ -53,5 +53,5 @@ def _is_text(element: Type) -> bool:
     return (base.schema, base.name) == ("pg_catalog", "text")
 
 
-def _quoted(name: str) -> str:
+def _quote_type(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -69,11 +69,11 @@ class StagingArea:
             except psycopg.Error as error:
                 raise copy_error(error, name, batch.fields, batch.positions) from None
         keys = [f.name for f in batch.fields if f.name.startswith("k")]
-        connection.execute(sql.SQL("ANALYZE {}{}").format(where, _analyzed(batch.fields, keys)))
+        connection.execute(sql.SQL("ANALYZE {}{}").format(where, _columns_to_analyze(batch.fields, keys)))
         return StagedRows(batch.fields, len(batch), table=own)
 
 
-def _analyzed(fields: tuple[StagingField, ...], keys: list[str]) -> sql.Composable:
+def _columns_to_analyze(fields: tuple[StagingField, ...], keys: list[str]) -> sql.Composable:
     """The columns to ANALYZE: a few are enough for the planner to know the number of rows."""
     names = keys or [f.name for f in fields[:1]]
     return sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, names))) if names else sql.SQL("")

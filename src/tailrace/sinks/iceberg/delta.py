@@ -98,12 +98,12 @@ class TableDelta:
 
 def mirror_delta(changes: TableChanges, seed: Seed, *, is_load: bool) -> TableDelta:
     """The effect of a run of changes on a mirror. `is_load`: they are a snapshot's rows."""
-    base = _base(changes)
+    base = _empty_delta(changes)
     if changes.is_truncate:
         return replace(base, is_truncate=True)
     if is_load:
         return replace(base, inserted=StoredRows.of(changes.new, changes.relation))
-    return _keyed(changes, base, seed) if has_key(changes.relation) else _keyless(changes, base, seed)
+    return _keyed_delta(changes, base, seed) if has_key(changes.relation) else _keyless_delta(changes, base, seed)
 
 
 def changelog_delta(changes: TableChanges) -> TableDelta:
@@ -121,16 +121,16 @@ def changelog_delta(changes: TableChanges) -> TableDelta:
             special = pc.if_else(pa.array(is_delete), changes.old.special, none if special is None else special)
         rows = replace(rows, batch=record_batch(arrays, rows.batch.schema, len(changes)), special=special)
     inserted = replace(StoredRows.of(rows, changes.relation), change_columns=typed_columns.metadata_columns(changes))
-    return replace(_base(changes), inserted=inserted)
+    return replace(_empty_delta(changes), inserted=inserted)
 
 
-def _base(changes: TableChanges) -> TableDelta:
+def _empty_delta(changes: TableChanges) -> TableDelta:
     last = str(changes.at.position(len(changes) - 1))
     return TableDelta(changes.relation, changes.target, changes.span, last)
 
 
-def _keyed(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
-    relation, folded = changes.relation, fold(_comparable(changes))
+def _keyed_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
+    relation, folded = changes.relation, fold(_with_comparable_texts(changes))
     is_incomplete = np.zeros(len(folded), np.bool_)
     for entries, source in folded.fills.values():
         is_incomplete[entries[source < 0]] = True
@@ -141,7 +141,7 @@ def _keyed(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
     if deleted.any():
         parts["deleted"] = _keys(changes, folded.origin[deleted], seed)
     if is_incomplete.any():
-        parts["incomplete"] = tuple(_incomplete(changes, folded, np.flatnonzero(is_incomplete), seed))
+        parts["incomplete"] = tuple(_incomplete_rows(changes, folded, np.flatnonzero(is_incomplete), seed))
     if inserted.any():
         is_all = folded.is_inserted.all() and len(folded) == len(changes)
         new = changes.new if is_all else final_images(changes, folded, inserted)
@@ -150,8 +150,8 @@ def _keyed(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
     return replace(base, **parts)
 
 
-def _keyless(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
-    relation, copies = changes.relation, fold_copies(_comparable(changes))
+def _keyless_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
+    relation, copies = changes.relation, fold_copies(_with_comparable_texts(changes))
     more, fewer = copies.delta > 0, copies.delta < 0
     parts: dict[str, Any] = {}
     if fewer.any():
@@ -164,7 +164,7 @@ def _keyless(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
     return replace(base, **parts)
 
 
-def _incomplete(changes: TableChanges, folded: NetChanges, entries: I64, seed: Seed) -> Iterator[IncompleteRows]:
+def _incomplete_rows(changes: TableChanges, folded: NetChanges, entries: I64, seed: Seed) -> Iterator[IncompleteRows]:
     """Rows grouped by their unsent columns."""
     for unsent, which, rows in group_by_unsent(final_images(changes, folded, entries)):
         replaced = _keys(changes, folded.origin[entries[which]], seed)
@@ -203,7 +203,7 @@ def _special_texts(special: pa.MapArray | None, name: str, count: int) -> pa.Str
     return pc.map_lookup(special, pa.scalar(name, special.type.key_type), "first").cast(pa.string())
 
 
-def _comparable(changes: TableChanges) -> TableChanges:
+def _with_comparable_texts(changes: TableChanges) -> TableChanges:
     """The changes with texts in place of values that Arrow cannot compare bit by bit."""
     relation = changes.relation
     whole = relation.identity == "f" or not has_key(relation)

@@ -50,7 +50,7 @@ class JavaCatalog:
             self.java = self._classes(packages(options))
             self._check_names(options)
             self._json = self.java.ObjectMapper()
-            with _unlogged():
+            with _without_py4j_log():
                 java_properties = self.map(catalog_properties(options))
             self._catalog = self.java.CatalogUtil.buildIcebergCatalog(
                 "lake", java_properties, context._jsc.hadoopConfiguration()
@@ -171,7 +171,7 @@ class JavaCatalog:
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
+def _without_py4j_log() -> Iterator[None]:
     """py4j logs everything that is passed to Java at debug level; here that would include passwords."""
     loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
     for logger in loggers:

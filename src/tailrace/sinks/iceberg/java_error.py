@@ -24,12 +24,12 @@ def translate_java_errors(what: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise _translated(what, error.java_exception) from error
+        raise _translate(what, error.java_exception) from error
     except Py4JError as error:
         raise SinkError(f"{what}: Java does not answer: {error}", "retrying automatically") from error
 
 
-def _translated(what: str, raised: Any) -> TailraceError:
+def _translate(what: str, raised: Any) -> TailraceError:
     causes = list(_causes(raised))
     names = [str(cause.getClass().getSimpleName()) for cause in causes]
     # The first cause names the operation, the last one the reason.

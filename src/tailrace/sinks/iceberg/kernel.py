@@ -22,12 +22,12 @@ _VALID: Any = types.Array(types.boolean, 1, "C", readonly=True)
 
 
 @numba.njit(inline="always")
-def _rotated(word: Any, bits: int) -> Any:
+def _rotate(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
 @numba.njit(inline="always")
-def _finalized(word: Any) -> Any:
+def _finalize(word: Any) -> Any:
     word = (word ^ (word >> np.uint64(33))) * _MORE
     word = (word ^ (word >> np.uint64(33))) * _MOST
     return word ^ (word >> np.uint64(33))
@@ -35,10 +35,10 @@ def _finalized(word: Any) -> Any:
 
 @numba.njit(inline="always")
 def _mix(prints: Any, row: int, word: Any) -> None:
-    one = prints[row, 0] ^ (_rotated(word * _ONE, 31) * _TWO)
-    two = prints[row, 1] ^ (_rotated(word * _TWO, 33) * _ONE)
-    one = (_rotated(one, 27) + prints[row, 1]) * np.uint64(5) + np.uint64(0x52DCE729)
-    two = (_rotated(two, 31) + one) * np.uint64(5) + np.uint64(0x38495AB5)
+    one = prints[row, 0] ^ (_rotate(word * _ONE, 31) * _TWO)
+    two = prints[row, 1] ^ (_rotate(word * _TWO, 33) * _ONE)
+    one = (_rotate(one, 27) + prints[row, 1]) * np.uint64(5) + np.uint64(0x52DCE729)
+    two = (_rotate(two, 31) + one) * np.uint64(5) + np.uint64(0x38495AB5)
     prints[row, 0], prints[row, 1] = one, two
 
 
@@ -70,6 +70,6 @@ def mix_bytes(
 @compiled(types.void(WORDS))
 def finish(prints: Words) -> None:
     for row in range(len(prints)):
-        one = _finalized(prints[row, 0])
-        two = _finalized(prints[row, 1] + one)
+        one = _finalize(prints[row, 0])
+        two = _finalize(prints[row, 1] + one)
         prints[row, 0], prints[row, 1] = one + two, two

@@ -332,11 +332,11 @@ class LakeTable:
     def _add_files(self, summary: SnapshotSummary) -> bool:
         """Add the changed files to the transaction, as one snapshot. Returns whether there are any."""
         files = self._files
-        for file in files.loaded():
+        for file in files.known_files():
             if file.is_empty:
                 files.remove(file)
-        added = [file for file in files.loaded() if file.data is None]
-        touched = [file for file in files.loaded() if file.has_new_deletes]
+        added = [file for file in files.known_files() if file.data is None]
+        touched = [file for file in files.known_files() if file.has_new_deletes]
         if not (added or touched or files.removed):
             return False
         delta = self._begin().newRowDelta()

@@ -123,7 +123,7 @@ class LiveFiles:
             for location, file in self._files.items():
                 file.index = before[location].index if location in before else None
 
-    def loaded(self) -> list[LiveFile]:
+    def known_files(self) -> list[LiveFile]:
         """The files that were added or listed so far."""
         return list(self._files.values())
 

@@ -83,7 +83,7 @@ class TableMaintenance:
         if not self._is_due(table, "expire", _EXPIRE_S, _EXPIRE_S):
             return False
         cutoff = datetime.now(UTC) - timedelta(minutes=self._options.history_minutes)
-        old = superseded(history(self._context, table), cutoff)
+        old = superseded_snapshots(history(self._context, table), cutoff)
         if old:
             expire(table, old)
             _log.debug("%s: expired %s snapshots", table.name, len(old))
@@ -110,7 +110,7 @@ def is_worth_compacting(totals: Mapping[str, int]) -> bool:
     return files - size // FILE_BYTES >= _MANY_FILES or (deleted >= _MIN_DELETED and deleted >= _DELETED_SHARE * rows)
 
 
-def superseded(history: Sequence[tuple[int, datetime]], cutoff: datetime) -> list[int]:
+def superseded_snapshots(history: Sequence[tuple[int, datetime]], cutoff: datetime) -> list[int]:
     """Snapshots that had been replaced by a newer one at the cutoff. `history` is ordered by time."""
     return [id_ for id_, time in history if time < cutoff][:-1]
 

@@ -191,7 +191,7 @@ class NatsClient:
                 sent += self._write(data[sent : frame_end if self._is_ping_pending else min(limit, sent + _SEND_BYTES)])
             self._receive(handle, wait=sent >= limit, writing=sent < limit)
         if rejection:
-            raise _rejected(answered - rejected, rejection)
+            raise _rejection(answered - rejected, rejection)
         return int(json.loads(last)["seq"])
 
     def _answer_ping(self) -> None:
@@ -211,7 +211,7 @@ class NatsClient:
         except _BLOCKED:
             return 0
         except OSError as error:
-            raise _connection_lost(error) from error
+            raise _connection_error(error) from error
 
     def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
@@ -234,7 +234,7 @@ class NatsClient:
         except _BLOCKED:
             return
         except OSError as error:
-            raise _connection_lost(error) from error
+            raise _connection_error(error) from error
         if not arrived:
             raise SinkError("the NATS server closed the connection", _RECONNECTING)
         self._buffer = self._parse(self._buffer + arrived, handle)
@@ -272,7 +272,7 @@ def parse_headers(raw: bytes) -> dict[str, str]:
     return dict(re.findall(r"^([^:\r\n]+): ?([^\r\n]*)", raw.decode(errors="replace"), re.MULTILINE))
 
 
-def _rejected(accepted: int, answer: bytes) -> PublishRejected:
+def _rejection(accepted: int, answer: bytes) -> PublishRejected:
     raw = json.loads(answer)
     if raw.get("duplicate"):
         return PublishRejected(accepted, 0, f"the stream already has this message, at sequence {raw['seq']}")
@@ -308,7 +308,7 @@ def _connect(options: NatsOptions, name: str) -> tuple[socket.socket, dict[str, 
             ) from error
         except OSError as error:
             connection.close()
-            failures.append(_connection_lost(error))
+            failures.append(_connection_error(error))
         except BaseException:
             connection.close()
             raise
@@ -398,5 +398,5 @@ def _server_error(reason: str) -> SinkError | SinkRefused:
     return SinkError(f"NATS: {reason}", _RECONNECTING)
 
 
-def _connection_lost(error: OSError) -> SinkError:
+def _connection_error(error: OSError) -> SinkError:
     return SinkError(f"the connection to NATS was lost: {error}", _RECONNECTING)

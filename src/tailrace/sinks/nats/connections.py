@@ -37,7 +37,7 @@ def give_back(name: str, options: NatsOptions, client: NatsClient, schema_client
 
 
 def _key(name: str, options: NatsOptions) -> bytes:
-    return pickle.dumps((name, options.picklable()))
+    return pickle.dumps((name, options.to_picklable()))
 
 
 def _close(pair: _Pair) -> None:

@@ -65,7 +65,9 @@ class MessageBatch:
     def message_position(self, row: int) -> MessagePosition:
         return self.at.position(row), bool(self.is_change[row])
 
-    def missing(self, complete_to: MessagePosition | None, beyond_gaps: Collection[MessagePosition]) -> MessageBatch:
+    def select_missing(
+        self, complete_to: MessagePosition | None, beyond_gaps: Collection[MessagePosition]
+    ) -> MessageBatch:
         """Return the messages after `complete_to` that are not in `beyond_gaps`."""
         lsn, ordinal = self.at.commit_lsn, self.at.ordinal
         is_missing = np.ones(len(self), np.bool_)

@@ -81,7 +81,7 @@ def booleans(values: pa.Array) -> pa.Array:
     return _fill_nulls(pc.if_else(values, pa.scalar(b"\xc3"), pa.scalar(b"\xc2")))
 
 
-def nested(values: pa.Array) -> pa.Array:
+def nested_values(values: pa.Array) -> pa.Array:
     """Encode JSON texts as the values they contain.
 
     Numbers that MessagePack cannot represent become strings, and so does a whole value that it cannot represent: one

@@ -79,12 +79,12 @@ class NatsOptions:
         """Return the parts of a table's name that subjects and bucket keys contain."""
         return target if self.schema_in_subject else target[1:]
 
-    def picklable(self) -> Self:
+    def to_picklable(self) -> Self:
         """Return the options with secrets that can be pickled, for executors."""
         return replace(
             self,
             **{
-                name: secret.picklable()
+                name: secret.to_picklable()
                 for name in ("password", "token", "nkey")
                 if (secret := getattr(self, name)) is not None
             },

@@ -83,7 +83,7 @@ class MessagePackEncoding:
             case Form.FLOAT:
                 return messagepack.floats(texts.cast(pa.float64()))
             case Form.JSON:
-                return messagepack.nested(texts)
+                return messagepack.nested_values(texts)
         return messagepack.texts(_iso_text(texts, column))
 
     def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:

@@ -81,7 +81,7 @@ class NatsSink(BaseSink):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {
-            "_options": self._options.picklable(),
+            "_options": self._options.to_picklable(),
             "_client": None,
             "_schema_bucket": None,
             "_responder": None,
@@ -159,7 +159,7 @@ class NatsSink(BaseSink):
         if self._contended_until and time.time() >= self._contended_until:
             self._contended_until = 0.0
             before = replace(before, last_sequence=jetstream.last_sequence(client, self._options.stream))
-        missing = batch.missing(before.complete_to, before.beyond_gaps)
+        missing = batch.select_missing(before.complete_to, before.beyond_gaps)
         if not len(missing):
             return
         limits = client.max_payload, before.max_message_bytes

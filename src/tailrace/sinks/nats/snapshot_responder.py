@@ -217,7 +217,7 @@ class SnapshotResponder:
         unpublished: RequestedTable | None = None
         # Lazily: the log is searched only if no snapshot has the name.
         for relation, has_snapshot in itertools.chain(
-            published_table.known_tables(self._snapshots), self._renamed(client, name)
+            published_table.known_tables(self._snapshots), self._renamed_tables(client, name)
         ):
             shaped = self._shaping.load(relation)
             if shaped is None or self._token(shaped[1]) != name:
@@ -227,7 +227,7 @@ class SnapshotResponder:
             unpublished = unpublished or RequestedTable(relation, shaped[1], has_snapshot, is_published=False)
         return unpublished
 
-    def _renamed(self, client: NatsClient, name: str) -> Iterator[tuple[Relation, bool]]:
+    def _renamed_tables(self, client: NatsClient, name: str) -> Iterator[tuple[Relation, bool]]:
         if (table := schema_bucket.find_table(client, self._options.bucket, name)) is None:
             return
         try:

@@ -73,7 +73,7 @@ class SnapshotTask:
     """Whether to give up because the sink stops."""
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"options": self.options.picklable(), "is_stopping": _never}
+        return self.__dict__ | {"options": self.options.to_picklable(), "is_stopping": _never}
 
     @property
     def _encoding(self) -> PayloadEncoding:

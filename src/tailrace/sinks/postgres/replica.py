@@ -127,7 +127,7 @@ class Replica:
         hint = "drop or rename it, or deliver the source's table elsewhere with `route`"
         if (owner := self._ledger.owner(target)) is not None:
             raise SinkRefused(f"{name} belongs to sink {owner}", "deliver one of them elsewhere with `route`")
-        kind = self._connection.execute("SELECT relkind FROM pg_class WHERE oid = %s::regclass", [_quoted(target)])
+        kind = self._connection.execute("SELECT relkind FROM pg_class WHERE oid = %s::regclass", [_quote_table(target)])
         # Rows of partitions can be found only by key: their ctids are not unique.
         if kind.fetchone() not in ([("r",), ("p",)] if has_key(relation) else [("r",)]):
             raise SinkRefused(f"{name} exists already and is not an ordinary table", hint)
@@ -189,12 +189,12 @@ class Replica:
 
     def _exists(self, target: tuple[str, str]) -> bool:
         query = "SELECT to_regclass(%s) IS NOT NULL"
-        return self._connection.execute(query, [_quoted(target)]).fetchone() == (True,)
+        return self._connection.execute(query, [_quote_table(target)]).fetchone() == (True,)
 
     def _table(self, target: tuple[str, str]) -> ReplicaTable:
         where = sql.Identifier(*target)
         return ReplicaTable(self._connection, self._types, self._sink, where, is_history=self._is_history)
 
 
-def _quoted(target: tuple[str, str]) -> str:
+def _quote_table(target: tuple[str, str]) -> str:
     return sql.Identifier(*target).as_string(None)

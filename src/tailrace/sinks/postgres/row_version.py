@@ -51,9 +51,9 @@ def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
     ended_by[made_by[linked]] = linked
     makes = np.flatnonzero(changes.operation != DELETE)
     ends = np.flatnonzero((found >= 0) & (made_by < 0))
-    new, first = _complete(changes, made_by)
-    versions = tuple(_grouped(changes, makes, ended_by, new, first)) if len(makes) else ()
-    ended = _ended(changes, ends) if len(ends) else None
+    new, first = _complete_images(changes, made_by)
+    versions = tuple(_row_groups(changes, makes, ended_by, new, first)) if len(makes) else ()
+    ended = _ended_versions(changes, ends) if len(ends) else None
     return TableWrite(changes.relation, changes.target, changes.span, versions=versions, ended=ended)
 
 
@@ -102,7 +102,7 @@ def _numbers(changes: TableChanges) -> tuple[I64, I64]:
     return before, after
 
 
-def _complete(changes: TableChanges, made_by: I64) -> tuple[Images, I64]:
+def _complete_images(changes: TableChanges, made_by: I64) -> tuple[Images, I64]:
     """New images, with unsent values from earlier versions in the run; and the first change of each change's chain.
 
     The first change of a chain found the row that has the values which the run does not contain.
@@ -132,7 +132,9 @@ def _ends(step: I64) -> I64:
     return step
 
 
-def _grouped(changes: TableChanges, makes: I64, ended_by: I64, new: Images, first: I64) -> Iterator[RowGroup[RowBatch]]:
+def _row_groups(
+    changes: TableChanges, makes: I64, ended_by: I64, new: Images, first: I64
+) -> Iterator[RowGroup[RowBatch]]:
     created = Images(_take(new.batch, makes), new.present[makes], {c: m[makes] for c, m in new.unchanged.items()}, None)
     finds = (changes.old.present | (changes.operation == ord("U")))[first[makes]]
     lacks_row = ~finds
@@ -171,7 +173,7 @@ def _versions(
     return RowBatch(fields, arrays, Positions.of(changes.at, creating))
 
 
-def _ended(changes: TableChanges, ends: I64) -> RowBatch:
+def _ended_versions(changes: TableChanges, ends: I64) -> RowBatch:
     """Keys or rows whose versions ended, and when."""
     if has_key(changes.relation):
         rows = _old_keys(changes, ends)

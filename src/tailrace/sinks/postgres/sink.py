@@ -36,12 +36,12 @@ class PostgresSink(BaseSink):
 
     def __init__(self, name: str, options: PostgresOptions, context: object = None) -> None:  # noqa: ARG002
         self.name = name
-        self._options = options.checked()
+        self._options = options.validate()
         self._session: _ReplicaSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without connections, with the password."""
-        return {"name": self.name, "_options": self._options.picklable(), "_session": None}
+        return {"name": self.name, "_options": self._options.to_picklable(), "_session": None}
 
     def open(self) -> State:
         self.close()
@@ -68,11 +68,11 @@ class PostgresSink(BaseSink):
             for run in coalesce(part.chunks):
                 change = self._table_write(run, is_load=part.load is not None)
                 name = ".".join(change.target)
-                found.append(change.staged(lambda rows, name=name: area.put(rows, name, connection.get)))  # type: ignore[misc]
+                found.append(change.with_staged_rows(lambda rows, name=name: area.put(rows, name, connection.get)))  # type: ignore[misc]
         return tuple(found)
 
     def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
-        session = self._opened()
+        session = self._require_open()
         staged = [change for receipt in receipts for change in receipt]
         replica = session.replica.copy()
         with classify_errors(), session.temporary.transaction():
@@ -93,7 +93,7 @@ class PostgresSink(BaseSink):
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
 
     def rewind(self, state: State) -> None:
-        session = self._opened()
+        session = self._require_open()
         with classify_errors(), session.connection.transaction():
             session.ledger.advance(session.ledger.state(), state)
 
@@ -134,7 +134,7 @@ class PostgresSink(BaseSink):
             self._apply(runner, replica, change)
         replica.end_load(load, sum(rows.count for change in staged for rows in change.rows()))
 
-    def _opened(self) -> _ReplicaSession:
+    def _require_open(self) -> _ReplicaSession:
         assert self._session is not None, "open() comes first"
         return self._session
 

@@ -81,7 +81,7 @@ class TableWrite(Generic[T]):
     time_and_position: tuple[str, str] | None = None
     """Of a TRUNCATE or a load."""
 
-    def staged(self, stage: Callable[[RowBatch], StagedRows]) -> TableWrite[StagedRows]:
+    def with_staged_rows(self, stage: Callable[[RowBatch], StagedRows]) -> TableWrite[StagedRows]:
         """The same net change, with its rows staged."""
 
         def one(rows: Any) -> StagedRows | None:
@@ -129,10 +129,10 @@ def of_snapshot(changes: TableChanges) -> TableWrite[RowBatch]:
 
 def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
     """The net change of a mirrored table."""
-    return _keyed(changes) if has_key(changes.relation) else _keyless(changes)
+    return _keyed_write(changes) if has_key(changes.relation) else _keyless_write(changes)
 
 
-def _keyed(changes: TableChanges) -> TableWrite[RowBatch]:
+def _keyed_write(changes: TableChanges) -> TableWrite[RowBatch]:
     relation, folded = changes.relation, fold(changes)
     key = key_columns(relation)
     lacking = np.zeros(len(folded), np.bool_)
@@ -146,9 +146,9 @@ def _keyed(changes: TableChanges) -> TableWrite[RowBatch]:
     if deleted.any():
         rows["deleted"] = _keys(changes, folded.origin[deleted], key)
     if rekeyed.any():
-        rows["rekeyed"] = tuple(_rekeyed(changes, folded, np.flatnonzero(rekeyed), key))
+        rows["rekeyed"] = tuple(_rekeyed_groups(changes, folded, np.flatnonzero(rekeyed), key))
     if updated.any():
-        rows["updated"] = tuple(_updated(changes, folded, np.flatnonzero(updated)))
+        rows["updated"] = tuple(_updated_groups(changes, folded, np.flatnonzero(updated)))
     if inserted.any():
         is_all = folded.is_inserted.all() and len(folded) == len(changes)
         new = changes.new if is_all else final_images(changes, folded, inserted)
@@ -159,7 +159,7 @@ def _keyed(changes: TableChanges) -> TableWrite[RowBatch]:
     return TableWrite(relation, changes.target, change.span, nulls=columns_with_null(relation, written), **rows)
 
 
-def _keyless(changes: TableChanges) -> TableWrite[RowBatch]:
+def _keyless_write(changes: TableChanges) -> TableWrite[RowBatch]:
     relation, copies = changes.relation, fold_copies(changes)
     more, fewer = copies.delta > 0, copies.delta < 0
     rows: dict[str, Any] = {}
@@ -181,22 +181,22 @@ def _keyless(changes: TableChanges) -> TableWrite[RowBatch]:
     return TableWrite(relation, changes.target, changes.span, nulls=columns_with_null(relation, written), **rows)
 
 
-def _rekeyed(
+def _rekeyed_groups(
     changes: TableChanges, folded: NetChanges, entries: I64, key: Sequence[int]
 ) -> Iterator[RowGroup[RowBatch]]:
     for unsent, which, new in group_by_unsent(final_images(changes, folded, entries)):
         own = entries[which]
         keys = _keys(changes, folded.origin[own], key)
-        sent = _without(len(changes.relation.columns), unsent)
+        sent = _other_indexes(len(changes.relation.columns), unsent)
         fields = (*keys.fields, *value_fields(changes.relation, sent))
         arrays = (*keys.arrays, *(new.batch.column(i) for i in sent))
         yield RowGroup(unsent, RowBatch(fields, arrays, Positions.of(changes.at, folded.final[own])))
 
 
-def _updated(changes: TableChanges, folded: NetChanges, entries: I64) -> Iterator[RowGroup[RowBatch]]:
+def _updated_groups(changes: TableChanges, folded: NetChanges, entries: I64) -> Iterator[RowGroup[RowBatch]]:
     for unsent, which, new in group_by_unsent(final_images(changes, folded, entries)):
         own = entries[which]
-        sent = _without(len(changes.relation.columns), unsent)
+        sent = _other_indexes(len(changes.relation.columns), unsent)
         fields = tuple(value_fields(changes.relation, sent))
         arrays = tuple([new.batch.column(i) for i in sent])
         yield RowGroup(unsent, RowBatch(fields, arrays, Positions.of(changes.at, folded.final[own])))
@@ -220,7 +220,7 @@ def _batch(relation: Relation, batch: pa.RecordBatch, positions: Positions) -> R
     return RowBatch(tuple(value_fields(relation)), tuple(batch.columns), positions)
 
 
-def _without(count: int, columns: Sequence[int]) -> list[int]:
+def _other_indexes(count: int, columns: Sequence[int]) -> list[int]:
     return [i for i in range(count) if i not in columns]
 
 
