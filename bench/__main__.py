@@ -7,7 +7,7 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from bench.report import missed_by
+from bench.report import missed_targets
 
 _PARTS = (
     "throughput",
@@ -33,7 +33,7 @@ def main(names: list[str]) -> None:
     # Each runs in its own process: Spark's JVM lives as long as the process, with the libraries it was started with.
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
     with pool as processes:
-        missed = [line for lines in processes.map(missed_by, names or _PARTS) for line in lines]
+        missed = [line for lines in processes.map(missed_targets, names or _PARTS) for line in lines]
     print("\nAll targets are met." if not missed else "\nMissed:\n  " + "\n  ".join(missed))
 
 

@@ -49,7 +49,7 @@ Load = Callable[[psycopg.Connection[Any], str, int], tuple[int, int]]
 """Changes a table, starting at an id. Returns the number of changes and the last inserted id."""
 
 
-def _inserts(transactions: int, each: int) -> Load:
+def _insert_load(transactions: int, each: int) -> Load:
     """Return a load of consecutive transactions, as fast as they go."""
 
     def load(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def _inserts(transactions: int, each: int) -> Load:
     return load
 
 
-def _mixed(transactions: int, tenths: int) -> Load:
+def _mixed_load(transactions: int, tenths: int) -> Load:
     """Return a load of half inserts, three tenths updates and a fifth deletes."""
 
     def load(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def _mixed(transactions: int, tenths: int) -> Load:
     return load
 
 
-def _large(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
+def _large_load(connection: psycopg.Connection[Any], table: str, first: int) -> tuple[int, int]:
     for at in range(first, first + 25_000, 5_000):
         connection.execute(f"INSERT INTO {table} {_ROWS}({at}, {at + 4_999}) g".encode())
     return 25_000, first + 24_999
@@ -90,13 +90,13 @@ def _loop(connection: psycopg.Connection[Any], times: int, statements: str) -> N
 
 
 _LOADS: dict[str, tuple[Load, int | None]] = {
-    "10K inserts, 100 a transaction": (_inserts(100, 100), 20_000),
-    "10K mixed, 100 a transaction": (_mixed(100, 10), 15_000),
-    "5 transactions of 5K inserts": (_large, 20_000),
+    "10K inserts, 100 a transaction": (_insert_load(100, 100), 20_000),
+    "10K mixed, 100 a transaction": (_mixed_load(100, 10), 15_000),
+    "5 transactions of 5K inserts": (_large_load, 20_000),
     # A disk that makes 1,500 commits a second takes 15,000 changes: the load itself is the bottleneck in these.
-    "10K inserts, 10 a transaction": (_inserts(1_000, 10), None),
-    "10K mixed, 10 a transaction": (_mixed(1_000, 1), None),
-    "200K inserts, 10 a transaction": (_inserts(20_000, 10), None),
+    "10K inserts, 10 a transaction": (_insert_load(1_000, 10), None),
+    "10K mixed, 10 a transaction": (_mixed_load(1_000, 1), None),
+    "200K inserts, 10 a transaction": (_insert_load(20_000, 10), None),
 }
 
 
@@ -114,7 +114,7 @@ def run(report: Report) -> None:
             try:
                 with source.connect() as connection:
                     for round_ in range(_WARM_UP):
-                        _, last = _inserts(100, 100)(connection, "t", round_ * 1_000_000)
+                        _, last = _insert_load(100, 100)(connection, "t", round_ * 1_000_000)
                         _await_row(source, "t", last)
                 for name, (load, want) in _LOADS.items():
                     _throughput(report, source, name, load, want)

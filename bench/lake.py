@@ -57,7 +57,7 @@ END LOOP; END $$
 
 
 def run(report: Report) -> None:
-    with _started() as (spark, directory), Postgres(max_wal_size="8GB", checkpoint_timeout="1h") as server:
+    with _start_spark() as (spark, directory), Postgres(max_wal_size="8GB", checkpoint_timeout="1h") as server:
         _backlog(report, spark, server, directory)
         _curve(report, spark, server, directory)
     _freshness(report)
@@ -65,7 +65,7 @@ def run(report: Report) -> None:
 
 
 @contextmanager
-def _started() -> Iterator[tuple[SparkSession, Path]]:
+def _start_spark() -> Iterator[tuple[SparkSession, Path]]:
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         options = IcebergOptions(warehouse=f"file://{name}/plain")
         (Path(name) / "plain").mkdir()
@@ -237,14 +237,14 @@ def _freshness(report: Report) -> None:
         store, lake = f"{directory}/store", Path(directory) / "lake"
         _fill(source)
         with Capturing(source, store):
-            ages = _watched(source, store, lake)
+            ages = _measure_freshness(source, store, lake)
         cuts = statistics.quantiles(ages, n=100)
         report.section(f"{_SECONDS} seconds after {_WARMING_S} to warm up")
         report.line("p50", f"{cuts[49]:.2f} s", "want ≤ 3", ok=cuts[49] <= 3)
         report.line("p95", f"{cuts[94]:.2f} s")
 
 
-def _watched(source: Postgres, store_url: str, lake: Path) -> list[float]:
+def _measure_freshness(source: Postgres, store_url: str, lake: Path) -> list[float]:
     _await_snapshots(store_url)
     engine = _engine_for(None, store_url, lake)
     engine.start()

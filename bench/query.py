@@ -183,7 +183,7 @@ def _export(report: Report, client: psycopg.Connection[Any], lake: Path) -> None
         ("COPY text, bytes counted", "COPY t TO STDOUT"),
         ("COPY binary, bytes counted", "COPY t TO STDOUT (FORMAT binary)"),
     ):
-        seconds = _median(partial(_counted, port, statement))
+        seconds = _median(partial(_count_bytes, port, statement))
         comparison = (
             f"{seconds / arrow:.1f} times DuckDB into Arrow, {seconds / csv:.1f} into text; want ≤ {_WANT_EXPORT:.0f}"
         )
@@ -191,16 +191,16 @@ def _export(report: Report, client: psycopg.Connection[Any], lake: Path) -> None
     query = "SELECT id, customer, amount, is_paid, status, note FROM t"
     for what, binary in (("psycopg fetchall, text", False), ("psycopg fetchall, binary", True)):
         with client.cursor(binary=binary) as cursor:
-            seconds = _median(partial(_fetched, cursor, query), 1)
+            seconds = _median(partial(_fetch_all, cursor, query), 1)
         comparison = f"{seconds / objects:.1f} times DuckDB into objects; want ≤ {_WANT_EXPORT:.0f}"
         report.line(what, f"{seconds:.2f} s", comparison, ok=seconds / objects <= _WANT_EXPORT)
 
 
-def _fetched(cursor: psycopg.Cursor[Any], query: str) -> list[Any]:
+def _fetch_all(cursor: psycopg.Cursor[Any], query: str) -> list[Any]:
     return cursor.execute(query.encode()).fetchall()
 
 
-def _counted(port: int, statement: str) -> int:
+def _count_bytes(port: int, statement: str) -> int:
     """Read all bytes of an answer as they come, and return their number."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         start = struct.pack("!i", 196_608) + b"user\0bench\0database\0bench\0\0"

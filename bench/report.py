@@ -24,7 +24,7 @@ class Report:
             self.missed.append(f"{self._section}: {what} {figure} ({want})")
 
 
-def missed_by(part: str) -> list[str]:
+def missed_targets(part: str) -> list[str]:
     """Run a benchmark and return the lines of the targets it missed."""
     report = Report()
     importlib.import_module(f"bench.{part}").run(report)

@@ -189,7 +189,7 @@ def _running(sinks: Sequence[str]) -> Iterator[Running]:
         (directory / "tailrace.toml").write_text(written)
         processes = []
         for command in ("capture", "deliver"):
-            processes.append(_started(command, directory))
+            processes.append(_start(command, directory))
             stack.callback(_end, processes[-1])
         with destination.connect() as connection:
             for table in [{"replica": "t", "audit": "changes"}[sink] for sink in sinks if sink in _SEEN]:
@@ -198,7 +198,7 @@ def _running(sinks: Sequence[str]) -> Iterator[Running]:
         yield Running(source, destination, processes)
 
 
-def _started(command: str, directory: Path) -> subprocess.Popen[bytes]:
+def _start(command: str, directory: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tailrace", command],
         cwd=directory,

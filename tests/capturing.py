@@ -147,7 +147,7 @@ class Witness:
         return seen
 
 
-def in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
+def changes_in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
     """All changes that a reader of the log sees."""
     reader = LogReader(store)
     seen = []

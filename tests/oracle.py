@@ -61,18 +61,18 @@ ORDER BY 1, 2, 4
 """
 
 
-def described(connection: Connection) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def column_descriptions(connection: Connection) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """The columns of every table, from information_schema."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     fields = ("name", "position", "data_type", "is_nullable", "column_default")
-    for schema, table, *column in _unqualified(connection, _DESCRIBED):
+    for schema, table, *column in _query_without_search_path(connection, _DESCRIBED):
         found[schema, table].append(dict(zip(fields, column, strict=True)))
     return dict(found)
 
 
 def type_names(connection: Connection) -> dict[int, str]:
     """The types by oid, as information_schema names them for a column."""
-    return dict(_unqualified(connection, _TYPE_NAMES))
+    return dict(_query_without_search_path(connection, _TYPE_NAMES))
 
 
 _TYPE_NAMES = """
@@ -83,7 +83,7 @@ FROM pg_type t JOIN pg_type s ON s.oid = CASE t.typtype WHEN 'd' THEN t.typbaset
 """
 
 
-def _unqualified(connection: Connection, query: LiteralString) -> list[Any]:
+def _query_without_search_path(connection: Connection, query: LiteralString) -> list[Any]:
     """Run with a search_path in which only names of pg_catalog need no schema."""
     with connection.transaction():
         connection.execute("SELECT set_config('search_path', '', true)")
@@ -240,12 +240,12 @@ def _places(old: Relation, new: Relation) -> list[tuple[int | None, bytes | None
     return [(found.get(i), c.missing.encode() if c.missing is not None else None) for i, c in enumerate(new.columns)]
 
 
-def typed(relation: Relation, image: Image) -> tuple[Any, ...]:
+def to_typed(relation: Relation, image: Image) -> tuple[Any, ...]:
     """The image in its mapped types, as values that can be compared and hashed; special values stay text."""
-    return tuple([_typed(column, value) for column, value in zip(relation.columns, image, strict=True)])
+    return tuple([_to_typed(column, value) for column, value in zip(relation.columns, image, strict=True)])
 
 
-def _typed(column: Column, value: bytes | Unchanged | None) -> Any:
+def _to_typed(column: Column, value: bytes | Unchanged | None) -> Any:
     if value is None or isinstance(value, Unchanged):
         return value
     found = types.mapping(column).arrow_value(value)

@@ -20,7 +20,7 @@ from tailrace.sinks import from_settings
 BOTH = {"TAILRACE_SOURCE_URL": "postgresql://u@h/d", "TAILRACE_STORE_URL": "file:///x"}
 
 
-def written(directory: Path, text: str) -> Path:
+def write_config(directory: Path, text: str) -> Path:
     path = directory / "tailrace.toml"
     path.write_text(text)
     return path
@@ -35,18 +35,18 @@ def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
         assert any(line.startswith(f"# {key} = ") for line in lines), f"{key} is explained"
         lines = [line for line in lines if not line.startswith(f"# {key} = ")]
     stated = "\n".join(line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in lines)
-    found = load(written(tmp_path, stated), {})
+    found = load(write_config(tmp_path, stated), {})
     assert found == load(None, {"TAILRACE_SOURCE_URL": found.source.url, "TAILRACE_STORE_URL": found.store.url})
     for section in ("source", "store", "capture", "snapshot", "retention", "http", "query"):
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
     shown = [line.removeprefix("# ") for line in example.splitlines() if " = " in line or line.startswith("# [")]
-    (sink,) = from_settings(load(written(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
+    (sink,) = from_settings(load(write_config(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
     assert sink.common.mask == {"*.*.email": "hash"}, "the example of a sink is one"
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
-    path = written(
+    path = write_config(
         tmp_path,
         """
         [source]
@@ -79,7 +79,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
 
 
 def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
-    path = written(
+    path = write_config(
         tmp_path,
         """
         [source]
@@ -141,7 +141,7 @@ def test_only_what_a_command_needs_is_required() -> None:
 @pytest.mark.parametrize("text", ["[source", "a = 1\na = 2", "sink = 1", "[sink]\nname = 'x'", "source = 1"])
 def test_an_invalid_settings_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError):
-        load(written(tmp_path, text), BOTH)
+        load(write_config(tmp_path, text), BOTH)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -151,7 +151,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_sinks_are_read_as_written(tmp_path: Path) -> None:
-    path = written(tmp_path, "[[sink]]\ntype = 'nats'\nname = 'n'\nurl = 'nats://u:planted@h'\nretry = { max = 3 }")
+    path = write_config(
+        tmp_path, "[[sink]]\ntype = 'nats'\nname = 'n'\nurl = 'nats://u:planted@h'\nretry = { max = 3 }"
+    )
     found = load(path, BOTH)
     assert found.sinks == ({"type": "nats", "name": "n", "url": "nats://u:planted@h", "retry": {"max": 3}},)
     assert "planted" not in repr(found)
@@ -189,7 +191,7 @@ def test_an_invalid_url_is_not_quoted(url: str) -> None:
 
 def test_password_precedence(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("from file\n")
-    with_file = written(tmp_path, '[source]\nurl = "postgresql://u:from-url@h/d"\npassword_file = "secret"')
+    with_file = write_config(tmp_path, '[source]\nurl = "postgresql://u:from-url@h/d"\npassword_file = "secret"')
 
     def password(path: Path | None, **environ: str) -> str:
         found = load(path, {**BOTH, "PGPASSWORD": "from libpq"} | environ).source.password

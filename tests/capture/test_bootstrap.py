@@ -49,7 +49,7 @@ def capturing(given: settings.Settings) -> Iterator[tuple[CaptureThread, Bootstr
         bootstrap.stop()
 
 
-def given_for(database: Database, address: StoreAddress, url: str | None = None) -> settings.Settings:
+def make_settings(database: Database, address: StoreAddress, url: str | None = None) -> settings.Settings:
     return settings.Settings(
         source=settings.SourceSettings(url=url or database.url),
         store=settings.StoreSettings(*address),
@@ -66,10 +66,10 @@ def assert_is_in_the_log(database: Database, address: StoreAddress, table: str) 
         if change.table == table and change.position.commit_lsn >= snapshot.lsn:
             assert change.relation is not None
             assert change.new is not None
-            rows[oracle.typed(change.relation, change.new)] += 1
+            rows[oracle.to_typed(change.relation, change.new)] += 1
     with database.connect() as connection:
         there = oracle.rows(connection, "public", table)
-    assert rows == Counter(oracle.typed(snapshot.relation, row) for row in there.elements())
+    assert rows == Counter(oracle.to_typed(snapshot.relation, row) for row in there.elements())
 
 
 def test_a_table_is_added_while_transactions_are_open(any_database: Database, file_address: StoreAddress) -> None:
@@ -80,7 +80,7 @@ def test_a_table_is_added_while_transactions_are_open(any_database: Database, fi
         CREATE PUBLICATION tailrace FOR TABLE first;
     """)
     snapshots = SnapshotReader(*file_address)
-    with capturing(given_for(database, file_address)) as (capture, bootstrap), database.connect() as connection:
+    with capturing(make_settings(database, file_address)) as (capture, bootstrap), database.connect() as connection:
         with database.connect(autocommit=False) as writer:
             writer.execute("INSERT INTO late VALUES (101, 'older than the publication knows the table')")
             connection.execute("ALTER PUBLICATION tailrace ADD TABLE late")
@@ -100,7 +100,7 @@ def test_tables_are_added_and_removed(database: Database, file_address: StoreAdd
     """An unreadable table does not delay others; a table that was removed for a while is copied again."""
     role = f"reader_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE PUBLICATION tailrace FOR ALL TABLES")
-    given = given_for(database, file_address, database.server.url_of(database.name, role))
+    given = make_settings(database, file_address, database.server.url_of(database.name, role))
     snapshots = SnapshotReader(*file_address)
     try:
         with capturing(given) as (capture, bootstrap), database.connect() as connection:
@@ -143,7 +143,7 @@ def test_tailraces_own_tables_are_not_copied(database: Database, file_address: S
         COMMENT ON TABLE own IS 'Tailrace: a cursor'; CREATE PUBLICATION tailrace FOR ALL TABLES;
     """)
     snapshots = SnapshotReader(*file_address)
-    with capturing(given_for(database, file_address)) as (_, bootstrap), database.connect() as connection:
+    with capturing(make_settings(database, file_address)) as (_, bootstrap), database.connect() as connection:
         connection.execute("CREATE TABLE late (id int PRIMARY KEY); COMMENT ON TABLE late IS 'Tailrace: one more'")
         connection.execute("CREATE TABLE last (id int PRIMARY KEY)")
         assert wait_until(lambda: snapshots.newest("public", "last") is not None, 60)
@@ -153,7 +153,7 @@ def test_tailraces_own_tables_are_not_copied(database: Database, file_address: S
 
 def test_capture_continues_when_polling_fails(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
-    with capturing(given_for(database, file_address)) as (capture, bootstrap), database.connect() as connection:
+    with capturing(make_settings(database, file_address)) as (capture, bootstrap), database.connect() as connection:
         ended = connection.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'tailrace'"
             " AND datname = current_database() AND backend_type = 'client backend' AND query LIKE '%array_agg(c.oid)%'"
@@ -169,6 +169,6 @@ def test_capture_continues_when_polling_fails(database: Database, file_address: 
 def test_a_missing_publication_ends_the_wait(database: Database, file_address: StoreAddress) -> None:
     """`--until-lsn` without any table ends, because there is nothing to copy."""
     database.execute("CREATE PUBLICATION tailrace")
-    with capturing(given_for(database, file_address)) as (_, bootstrap):
+    with capturing(make_settings(database, file_address)) as (_, bootstrap):
         assert not bootstrap.is_running
         assert SnapshotReader(*file_address).list() == []

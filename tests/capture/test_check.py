@@ -51,14 +51,14 @@ class Subject:
         assert not self.find(severity, subject, words)
 
 
-def a_source(database: Database, role: str = "postgres") -> SourceSettings:
+def make_source(database: Database, role: str = "postgres") -> SourceSettings:
     # Slot names are unique per server, not per database.
     return SourceSettings(url=database.server.url_of(database.name, role), slot=database.name)
 
 
 @pytest.fixture
 def subject(any_database: Database) -> Subject:
-    return Subject(any_database, a_source(any_database))
+    return Subject(any_database, make_source(any_database))
 
 
 @pytest.fixture(scope="module", params=[18, 16])
@@ -72,7 +72,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
 def own(own_server: Postgres) -> Iterator[Subject]:
     database = make_database(own_server)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    yield Subject(database, a_source(database))
+    yield Subject(database, make_source(database))
     drop_database(database)
     own_server_reset(own_server)
 
@@ -140,7 +140,7 @@ def test_fixes_grant_a_role_only_what_it_needs(subject: Subject) -> None:
         CREATE TABLE "Shop".customers (id int PRIMARY KEY);
         ALTER TABLE "Shop".customers ENABLE ROW LEVEL SECURITY;
     """)
-    reader = Subject(database, replace(a_source(database, role), tables=('"Shop".*',)))
+    reader = Subject(database, replace(make_source(database, role), tables=('"Shop".*',)))
     assert not can_capture(inspect(reader.source))
     reader.is_fixed(ERROR, f"role {role}", "REPLICATION")
     reader.is_fixed(ERROR, "schema Shop", "not accessible")
@@ -155,7 +155,7 @@ def test_an_owner_with_create_privilege_can_create_the_publication(subject: Subj
     database, role = subject.database, f"owner_{subject.database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE TABLE t (id int PRIMARY KEY)")
     database.execute(f"ALTER TABLE t OWNER TO {role}")
-    owner = Subject(database, a_source(database, role))
+    owner = Subject(database, make_source(database, role))
     owner.has(ERROR, "publication tailrace", f"may not CREATE in database {database.name}")
     database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}")
     owner.has(NOTE, "publication tailrace", "capture creates it")
@@ -372,7 +372,7 @@ def test_column_lists_and_row_filters(subject: Subject) -> None:
 
 def test_sql_ascii(postgres: Postgres) -> None:
     database = make_database(postgres, "SQL_ASCII")
-    subject = Subject(database, a_source(database))
+    subject = Subject(database, make_source(database))
     subject.has(WARNING, f"database {database.name}", "SQL_ASCII")
     drop_database(database)
 

@@ -25,7 +25,7 @@ from tailrace.pgoutput import decoder, message
 from tailrace.store import Store
 
 
-def configured(database: Database, address: StoreAddress, **snapshot: Any) -> settings.Settings:
+def make_settings(database: Database, address: StoreAddress, **snapshot: Any) -> settings.Settings:
     return settings.Settings(
         source=settings.SourceSettings(url=database.url),
         store=settings.StoreSettings(url=address.url, options=address.options),
@@ -34,7 +34,7 @@ def configured(database: Database, address: StoreAddress, **snapshot: Any) -> se
 
 
 def take(database: Database, address: StoreAddress, **snapshot: Any) -> SnapshotJob:
-    job = SnapshotJob(configured(database, address, **snapshot))
+    job = SnapshotJob(make_settings(database, address, **snapshot))
     job.start()
     assert job.wait(120)
     return job
@@ -55,7 +55,7 @@ def assert_is_the_table(database: Database, snapshot: TableSnapshot, heap: str |
             connection.execute(f"CREATE TEMP VIEW chosen AS SELECT * FROM {heap} WHERE {where}".encode())
         schema = "pg_temp" if where else relation.schema
         rows = oracle.rows(connection, schema, "chosen" if where else relation.name, names)
-    expected = Counter(oracle.typed(relation, row) for row in rows.elements())
+    expected = Counter(oracle.to_typed(relation, row) for row in rows.elements())
     assert Counter(oracle.typed_rows(snapshot.chunks())) == expected
     assert snapshot.rows == expected.total()
 
@@ -78,7 +78,7 @@ def test_every_type_equals_the_streams(any_database: Database, request: pytest.F
             cursor.executemany(f"INSERT INTO every VALUES (%s, {marks})".encode(), rows)
         take(any_database, store_address, chunk_rows=90)
         snapshot = newest(store_address, "public", "every")
-        relation, payloads = _streamed(connection, "beside")
+        relation, payloads = _read_stream(connection, "beside")
     assert snapshot.relation == relation
     assert sorted(chunk.rows for chunk in snapshot.manifest) == [20, 90, 90]
     assert_is_the_table(any_database, snapshot)
@@ -96,7 +96,7 @@ def test_every_type_equals_the_streams(any_database: Database, request: pytest.F
         assert a.equals(b), name
 
 
-def _streamed(connection: psycopg.Connection[Any], slot: str) -> tuple[Relation, pa.Array]:
+def _read_stream(connection: psycopg.Connection[Any], slot: str) -> tuple[Relation, pa.Array]:
     oracle.pin(connection)
     described, payloads = None, []
     for (payload,) in connection.execute(
@@ -213,7 +213,7 @@ def test_large_tables_are_split_over_workers(database: Database, file_address: S
         DELETE FROM large WHERE id % 3 = 0;
         CREATE PUBLICATION tailrace FOR ALL TABLES;
     """)
-    job = SnapshotJob(configured(database, file_address, workers=3, chunk_bytes=64 * 1024))
+    job = SnapshotJob(make_settings(database, file_address, workers=3, chunk_bytes=64 * 1024))
     job.start()
     assert len(job._workers) == 3
     assert job.wait(120)
@@ -229,7 +229,7 @@ def test_later_changes_are_not_seen(database: Database, file_address: StoreAddre
     """Rows that change after `start` returned are copied with their old values."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE PUBLICATION tailrace FOR ALL TABLES")
     database.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 8000) i")
-    job = SnapshotJob(configured(database, file_address, chunk_bytes=64 * 1024))
+    job = SnapshotJob(make_settings(database, file_address, chunk_bytes=64 * 1024))
     job.start()
     database.execute("UPDATE t SET v = 1; INSERT INTO t VALUES (0, 1); DELETE FROM t WHERE id < 100")
     assert job.wait(120)
@@ -246,7 +246,7 @@ def test_missing_tables_and_repeated_snapshots(database: Database, file_address:
     with database.connect() as connection:
         tables = catalog.published_tables(connection, "tailrace")
         assert [t.name for t in tables_without_snapshot(store, tables)] == ["a", "b"]
-        job = SnapshotJob(configured(database, file_address), tables[:1])
+        job = SnapshotJob(make_settings(database, file_address), tables[:1])
         job.start()
         assert job.wait(60)
         assert [t.name for t in tables_without_snapshot(store, tables)] == ["b"]
@@ -285,7 +285,7 @@ def test_a_least_privilege_role_suffices(database: Database, file_address: Store
         REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC;
     """)
     try:
-        given = configured(database, file_address)
+        given = make_settings(database, file_address)
         source = settings.SourceSettings(url=database.server.url_of(database.name, role))
         job = SnapshotJob(settings.Settings(source, given.store, snapshot=given.snapshot))
         job.start()
@@ -313,7 +313,7 @@ def test_a_table_altered_meanwhile_is_rejected(
     for number in range(len(changes)):
         database.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v int); INSERT INTO t{number} VALUES (1, 1)")
     database.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
-    job, go = _held(SnapshotJob(configured(database, file_address)), monkeypatch)
+    job, go = _start_held(SnapshotJob(make_settings(database, file_address)), monkeypatch)
     for change in changes:
         database.execute(change)
     go.set()
@@ -325,7 +325,7 @@ def test_a_table_altered_meanwhile_is_rejected(
     assert SnapshotReader(*file_address).orphans() == []
 
 
-def _held(job: SnapshotJob, monkeypatch: pytest.MonkeyPatch) -> tuple[SnapshotJob, threading.Event]:
+def _start_held(job: SnapshotJob, monkeypatch: pytest.MonkeyPatch) -> tuple[SnapshotJob, threading.Event]:
     """A started job whose workers hold the snapshot, but copy nothing before the event."""
     run, go = job._run, threading.Event()
     monkeypatch.setattr(job, "_run", lambda connection: (go.wait(), run(connection)))
@@ -338,7 +338,7 @@ def test_a_column_added_meanwhile_is_harmless(
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
-    job, go = _held(SnapshotJob(configured(database, file_address)), monkeypatch)
+    job, go = _start_held(SnapshotJob(make_settings(database, file_address)), monkeypatch)
     database.execute("ALTER TABLE t ADD late int DEFAULT 3")
     go.set()
     assert job.wait(60)
@@ -350,7 +350,7 @@ def test_waits_for_older_transactions_and_can_be_cancelled(database: Database, f
     with database.connect() as busy:
         busy.execute("BEGIN")
         busy.execute("INSERT INTO t VALUES (1)")
-        job = SnapshotJob(configured(database, file_address))
+        job = SnapshotJob(make_settings(database, file_address))
         failed: list[TailraceError] = []
 
         def start() -> None:
@@ -372,4 +372,4 @@ def test_waits_for_older_transactions_and_can_be_cancelled(database: Database, f
 
 def test_a_store_in_memory_is_rejected(database: Database) -> None:
     with pytest.raises(ConfigError, match="memory"):
-        SnapshotJob(configured(database, StoreAddress("memory://x", {})))
+        SnapshotJob(make_settings(database, StoreAddress("memory://x", {})))

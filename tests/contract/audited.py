@@ -47,7 +47,7 @@ class Audited:
         found = self.rows()
         assert_same(found, expected)
         contexts = dict(contexts_of(changes))
-        for position, normal in zip(expected, self._normal(expected.values()), strict=True):
+        for position, normal in zip(expected, self._expected_content(expected.values()), strict=True):
             row, change = found[position], expected[position]
             assert row.content(change) == normal, f"{position}: {change.operation} of {change.table}"
             assert row["context"] == contexts.get(position), position
@@ -56,7 +56,7 @@ class Audited:
                 is_known = name not in (row["unchanged"] or ())
                 assert (row["after"][name] != UNCHANGED) == is_known, position
 
-    def _normal(self, changes: Iterable[Change]) -> Iterator[dict[str, Any]]:
+    def _expected_content(self, changes: Iterable[Change]) -> Iterator[dict[str, Any]]:
         """The expected content of each change, with JSON as jsonb prints it."""
         with self.database.connect(client_encoding="UTF8") as connection:
             for change in changes:

@@ -48,7 +48,7 @@ class Delivering:
 
     @contextmanager
     def stepper(self, executor: Run | None = None, parallelism: int = 1) -> Iterator[DrivenStepper]:
-        made = self.made(executor, parallelism)
+        made = self.make_stepper(executor, parallelism)
         try:
             # The destination may not have noticed yet that the previous deliverer ended. The engine retries then, too.
             assert wait_until(lambda: _is_open(made), 30), "another delivery is still active"
@@ -58,7 +58,7 @@ class Delivering:
             self.tables |= made.state.tables
             made.sink.close()
 
-    def made(self, executor: Run | None = None, parallelism: int = 1) -> DrivenStepper:
+    def make_stepper(self, executor: Run | None = None, parallelism: int = 1) -> DrivenStepper:
         """Return a stepper that is not open yet."""
         (configured,) = sinks.from_settings(self._settings(), {})
         run = executor or in_other_processes(random.Random(parallelism))

@@ -49,7 +49,7 @@ class Destination(Place, Protocol):
         """All visible content, to be compared with itself later."""
 
 
-def admitted(mark: Mark, state: State) -> dict[tuple[str, str], Any]:
+def delivered_tables(mark: Mark, state: State) -> dict[tuple[str, str], Any]:
     """The tables of a mark that the sink has, except those whose snapshot is newer."""
     return {
         name: table
@@ -70,7 +70,7 @@ class Mirror:
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
         with self.database.connect(client_encoding="UTF8") as connection:
-            for name, table in admitted(mark, state).items():
+            for name, table in delivered_tables(mark, state).items():
                 found = oracle.rows(connection, *name, table.columns)
                 assert found == table.rows, f"{name}: {difference(found, table.rows)}"
             left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'staged_%' AND relkind = 'r'")
@@ -102,7 +102,7 @@ class History:
         begun: Counter[str] = Counter()
         ended: Counter[str] = Counter()
         with self.database.connect(client_encoding="UTF8") as connection:
-            for name, table in admitted(mark, state).items():
+            for name, table in delivered_tables(mark, state).items():
                 versions = oracle.rows(connection, *name, ["_valid_to_position", *table.columns])
                 found = Counter({row[1:]: count for row, count in versions.items() if row[0] is None})
                 assert found == table.rows, f"{name}: {difference(found, table.rows)}"
@@ -217,7 +217,12 @@ class Recorded:
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         changes = sorted(
-            (one for part in recorder.written(self.directory) for one in part.changes if one.relation is not None),
+            (
+                one
+                for part in recorder.written_parts(self.directory)
+                for one in part.changes
+                if one.relation is not None
+            ),
             key=lambda one: (one.load is None, one.position),
         )
         assert_same({one.target for one in changes}, ((schema, name) for name in tables))
@@ -236,10 +241,10 @@ class Recorded:
             assert found == rows, f"{name}: {difference(found, rows)}"
 
     def fingerprint(self) -> Any:
-        return recorder.written(self.directory)
+        return recorder.written_parts(self.directory)
 
     def records(self) -> Iterator[Record]:
-        for part in recorder.written(self.directory):
+        for part in recorder.written_parts(self.directory):
             for one in part.changes:
                 if one.load is None:
                     where = None if one.relation is None else one.target
@@ -247,7 +252,7 @@ class Recorded:
                     yield Record(one.position, one.is_last, content)
 
     def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
-        for part in recorder.written(self.directory):
+        for part in recorder.written_parts(self.directory):
             for one in part.changes:
                 if one.load is not None:
                     assert one.operation == "SNAPSHOT"
@@ -293,11 +298,11 @@ class JsonLines:
                 yield (int(raw["relation_id"].split()[1]), Lsn.parse(raw["commit_lsn"])), after
 
     def content(self, change: Change) -> Any:
-        return _parsed(change_text.to_json(change))
+        return _parse(change_text.to_json(change))
 
     def row(self, relation: Relation, row: oracle.Row) -> Any:
         pairs = zip(relation.columns, row, strict=True)
-        return json.dumps({c.name: _parsed(types.mapping(c).json_text(v)) for c, v in pairs})
+        return json.dumps({c.name: _parse(types.mapping(c).json_text(v)) for c, v in pairs})
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         events: list[_Event] = []
@@ -311,7 +316,7 @@ class JsonLines:
     def _lines(self) -> Iterator[dict[str, Any]]:
         for data in _files(self.directory).values():
             for line in data.decode().split("\n")[:-1]:
-                yield _parsed(line)
+                yield _parse(line)
 
 
 @dataclass
@@ -352,11 +357,11 @@ class Parquet:
         if change.relation is None:
             return change.prefix, change.content, change.transactional
         sent = change.new and tuple([None if isinstance(v, Unchanged) else v for v in change.new])
-        old, new = (image and oracle.typed(change.relation, image) for image in (change.old, sent))
+        old, new = (image and oracle.to_typed(change.relation, image) for image in (change.old, sent))
         return str(change.operation), change.relation, old, new, change.unchanged
 
     def row(self, relation: Relation, row: oracle.Row) -> Any:
-        return oracle.typed(relation, row)
+        return oracle.to_typed(relation, row)
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         events: list[_Event] = []
@@ -463,7 +468,7 @@ def _digits(text: str) -> str:
     return f"number {text}"
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Parse JSON, with numbers as the digits in the text."""
     return json.loads(text, parse_float=_digits, parse_int=_digits)
 

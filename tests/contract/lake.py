@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from tests import oracle
-from tests.contract.destinations import admitted, assert_same, difference, expected_changes
+from tests.contract.destinations import assert_same, delivered_tables, difference, expected_changes
 from tests.contract.scenario import Mark, Scenario
 
 from tailrace.change import Change, Lsn, Position, Relation
@@ -63,7 +63,7 @@ class Lake:
         at = self.point()
         assert at.cursor == state.cursor == mark.lsn
         tables = {(t.schema, t.table): t for t in at.tables}
-        for name, table in admitted(mark, state).items():
+        for name, table in delivered_tables(mark, state).items():
             found = self.rows(tables[name], table.columns)
             assert found == table.rows, f"{name}: {difference(found, table.rows)}"
 

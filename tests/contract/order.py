@@ -31,7 +31,7 @@ def assert_parts_follow_the_log(directory: Path) -> None:
 def assert_staged_in_order(directory: Path) -> None:
     """Assert that parts that are visible as soon as they are staged were staged in log order."""
     files = recorder.load_state(directory).files
-    times = {name: place for place, name in enumerate(recorder.staged(directory))}
+    times = {name: place for place, name in enumerate(recorder.staged_names(directory))}
     assert [times[name] for name in files] == sorted(times[name] for name in files)
 
 
@@ -59,7 +59,7 @@ def assert_last_is_marked(directory: Path, *, in_each_part: bool = False) -> Non
 
 def _parts_of_the_log(directory: Path) -> list[Written]:
     """The parts of steps that load no table."""
-    parts = [part for part in recorder.written(directory) if not part.step.loads]
+    parts = [part for part in recorder.written_parts(directory) if not part.step.loads]
     assert parts, "there is nothing to check"
     return parts
 

@@ -147,12 +147,12 @@ def load_state(directory: Path) -> _RecorderState:
     return found
 
 
-def written(directory: Path) -> list[Written]:
+def written_parts(directory: Path) -> list[Written]:
     """The committed parts, in the order of their receipts."""
     return [pickle.loads((directory / "parts" / name).read_bytes()) for name in load_state(directory).files]
 
 
-def staged(directory: Path) -> list[str]:
+def staged_names(directory: Path) -> list[str]:
     """The names of all parts that were ever staged, in time order."""
     return (directory / "staged").read_text().splitlines()
 

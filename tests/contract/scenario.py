@@ -282,7 +282,9 @@ class _Making:
         self._catch_up(running)
         objects = frozenset(info.key for info in self.store.list(""))
         offset = planner.latest_offset(LogReader(self.store))
-        self.scenario.marks.append(Mark(offset, dict(self._tables()), oracle.described(self.connection), objects))
+        self.scenario.marks.append(
+            Mark(offset, dict(self._tables()), oracle.column_descriptions(self.connection), objects)
+        )
 
     def _tables(self) -> Iterator[tuple[Name, Table]]:
         found = self.connection.execute(

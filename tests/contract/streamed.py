@@ -156,12 +156,12 @@ class Streamed:
         while len(found) < wanted:
             raw = await subscription.next_msg(timeout=30)
             headers = raw.headers or {}
-            payload = self._decoded(raw.data) if "Tailrace-Sink" in headers else raw.data
+            payload = self._decode(raw.data) if "Tailrace-Sink" in headers else raw.data
             found.append(Message(raw.metadata.sequence.stream, raw.subject, headers, payload))
         await subscription.unsubscribe()
         return found
 
-    def _decoded(self, data: bytes) -> Any:
+    def _decode(self, data: bytes) -> Any:
         return msgpack.unpackb(data) if self.encoding == "msgpack" else json.loads(data)
 
     def assert_matches(self, changes: Iterable[Change], end: Lsn, types: Mapping[int, str]) -> None:
@@ -215,7 +215,7 @@ class Streamed:
         async def read(stream: JetStreamContext) -> dict[str, Any]:
             bucket = await stream.key_value(self.stream)
             return {
-                unquote(key.replace("=", "%")): self._decoded((await bucket.get(key)).value or b"")
+                unquote(key.replace("=", "%")): self._decode((await bucket.get(key)).value or b"")
                 for key in await bucket.keys()
             }
 
@@ -248,7 +248,7 @@ class Streamed:
                 "table": change.relation.name,
                 **self._more(change),
             }
-        found, due = normal(message.payload), normal(expected)
+        found, due = normalize(message.payload), normalize(expected)
         assert found == due, f"{change.position}: {_difference(found, due)}"
 
     def _data(self, change: Change) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Streamed:
             return {}
         return {
             c.name: self._value(v, c)
-            for c, v in zip(columns, _filled(change), strict=True)
+            for c, v in zip(columns, _fill_unsent(change), strict=True)
             if not isinstance(v, Unchanged)
         }
 
@@ -273,7 +273,7 @@ class Streamed:
         columns, key = change.relation.columns, change.relation.key
         found: dict[str, Any] = {"options": list(change.truncate_options)} if change.truncate_options else {}
         if change.new is not None:
-            filled = _filled(change)
+            filled = _fill_unsent(change)
             unknown = [c.name for c, v in zip(columns, filled, strict=True) if isinstance(v, Unchanged)]
             found |= {"unchanged": unknown} if unknown else {}
             if change.operation is Operation.UPDATE and change.old is not None and key:
@@ -321,7 +321,7 @@ def _columns(relation: Relation, types: Mapping[int, str]) -> list[dict[str, Any
     ]
 
 
-def _filled(change: Change) -> Image:
+def _fill_unsent(change: Change) -> Image:
     """The new row, where unsent values are replaced by the old ones if those were sent."""
     assert change.new is not None
     if change.old is None or change.old_is_key:
@@ -340,13 +340,13 @@ def _difference(found: Any, wanted: Any) -> str:
     return "; ".join(f"{key}: {found.get(key)}, not {wanted.get(key)}" for key in keys)
 
 
-def normal(value: Any) -> Any:
+def normalize(value: Any) -> Any:
     """Make values comparable: NaN equals itself, and true does not equal 1."""
     match value:
         case dict():
-            return {key: normal(one) for key, one in value.items()}
+            return {key: normalize(one) for key, one in value.items()}
         case list():
-            return [normal(one) for one in value]
+            return [normalize(one) for one in value]
         case float() if math.isnan(value):
             return "not a number"
         case bool():

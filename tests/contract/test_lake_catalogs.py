@@ -229,13 +229,13 @@ def test_s3_that_refuses(
     planted = s3_address.options | {"secret_access_key": PLANTED}
     wrong = {"catalog": database.url, "warehouse": s3_address.url, "options": planted}
     assert "permission denied" in str(trial.refused(StoreRefused, **wrong))
-    assert "credentials" in _refused_by_java(s3_address.url, database.url, planted).hint
+    assert "credentials" in _java_refusal(s3_address.url, database.url, planted).hint
     missing = {"catalog": database.url, "warehouse": missing_bucket.url, "options": missing_bucket.options}
     assert "no such bucket" in str(trial.refused(StoreRefused, **missing))
-    assert "bucket" in _refused_by_java(missing_bucket.url, database.url, missing_bucket.options).hint
+    assert "bucket" in _java_refusal(missing_bucket.url, database.url, missing_bucket.options).hint
 
 
-def _refused_by_java(warehouse: str, catalog: str, options: dict[str, str]) -> TailraceError:
+def _java_refusal(warehouse: str, catalog: str, options: dict[str, str]) -> TailraceError:
     """What Java raises, without the object store's check before it."""
     schema = '{"type": "struct", "fields": [{"id": 1, "name": "id", "required": false, "type": "int"}]}'
     java_catalog = JavaCatalog(IcebergOptions(warehouse=warehouse, options=options, catalog=catalog))

@@ -30,7 +30,7 @@ from tailrace.sinks.iceberg import table_maintenance
 from tailrace.types import Form
 
 
-def _served(lake: Lake) -> QueryServer:
+def _make_server(lake: Lake) -> QueryServer:
     return QueryServer(IcebergOptions(warehouse=lake.directory.as_uri()), lake.sink, QuerySettings(port=0))
 
 
@@ -55,7 +55,7 @@ def test_every_table_of_the_scenario_matches_postgresql(scenario: Scenario, tmp_
     lake = Lake(tmp_path / "lake")
     delivering = Delivering(lake, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
-    with _served(lake) as server, _connect(server) as connection:
+    with _make_server(lake) as server, _connect(server) as connection:
         relations = {(t.schema, t.table): lake.relation(t) for t in lake.point().tables}
         for (schema, name), table in scenario.marks[-1].tables.items():
             if len({column.lower() for column in table.columns}) < len(table.columns):
@@ -68,12 +68,12 @@ def test_every_table_of_the_scenario_matches_postgresql(scenario: Scenario, tmp_
             stored = [c.name for c in relation.columns if c.type.element or types.mapping(c).form is Form.NUMERIC]
             plain = [c.name for c in relation.columns if c.name not in stored]
             for columns, table_name in ((plain, name), (stored, f"{name}$stored")):
-                expected = _shown(relation, table, columns, is_stored=table_name != name)
+                expected = _expected_rows(relation, table, columns, is_stored=table_name != name)
                 found = _rows(connection, schema, table_name, columns) if columns else expected
                 assert found == expected, f"{schema}.{table_name}: {difference(found, expected)}"
 
 
-def _shown(relation: Relation, table: Table, columns: Sequence[str], *, is_stored: bool) -> oracle.Rows:
+def _expected_rows(relation: Relation, table: Table, columns: Sequence[str], *, is_stored: bool) -> oracle.Rows:
     """The differences that docs/query.md lists: money without its sign, and no NaN or infinity in a numeric."""
     mapped = {column.name: types.mapping(column) for column in relation.columns}
     places = [table.columns.index(name) for name in columns]
@@ -136,7 +136,7 @@ def test_conditions_find_the_same_rows_as_at_the_source(database: Database, tmp_
             log.catch_up()
             delivering.deliver(planner.latest_offset(delivering.reader))
         log.connection.execute("SET timezone = 'UTC'")
-        with _served(lake) as server, _connect(server) as ours:
+        with _make_server(lake) as server, _connect(server) as ours:
             for condition in _FILTERS:
                 query = f"SELECT count(*), sum(id), min(id) FROM filtered WHERE {condition}".encode()
                 answers = [connection.execute(query).fetchone() for connection in (ours, log.connection)]
@@ -167,7 +167,7 @@ def test_a_random_workload_with_schema_changes_crashes_and_compaction(
             with delivering.stepper() as one:
                 one.deliver(planner.latest_offset(delivering.reader))
                 one.sink.maintain()
-            with _served(lake) as server, _connect(server) as ours:
+            with _make_server(lake) as server, _connect(server) as ours:
                 for table in workload.tables:
                     _assert_same(log.connection, ours, lake, table.schema, table.name)
 
@@ -181,7 +181,7 @@ def _assert_same(
     rows = oracle.rows(theirs, schema, name, columns)
     stored = [c for c in columns if types.mapping(relation.columns[columns.index(c)]).form is Form.TEXT]
     known = Table(relation.oid, tuple(columns), rows)
-    assert _rows(ours, schema, f"{name}$stored", stored) == _shown(relation, known, stored, is_stored=True)
+    assert _rows(ours, schema, f"{name}$stored", stored) == _expected_rows(relation, known, stored, is_stored=True)
     numbers = [c.name for c in relation.columns if c.type.name in ("int2", "int4", "int8")]
     sums = [sql.SQL("sum({0}), min({0}), count(DISTINCT {0})").format(sql.Identifier(c)) for c in numbers]
     selected = sql.SQL(", ").join([sql.SQL("count(*)"), *sums])

@@ -17,7 +17,7 @@ import pytest
 from tests.contract.delivering import Crash, Delivering, crash_after_staging, crashing, in_other_processes
 from tests.contract.scenario import Scenario
 from tests.contract.streamed import Streamed, token
-from tests.fixtures.nats import Account, Nkey, trusting
+from tests.fixtures.nats import Account, Nkey, operator_configuration
 from tests.fixtures.tls import Tls
 from tests.stepping import DrivenStepper
 
@@ -433,7 +433,7 @@ def test_authentication(server: dict[str, Any], right: dict[str, str], wrong: di
 def test_credentials_in_a_file(scenario: Scenario, tmp_path: Path) -> None:
     account, other = Account(), Nkey(nkeys.PREFIX_BYTE_USER).seed
     store = scenario.store_of(tmp_path / "store")
-    with NatsServer(**trusting(account)) as server:
+    with NatsServer(**operator_configuration(account)) as server:
         stream = Streamed(server, more={"credentials": str(account.credentials(tmp_path / "right.creds"))})
         _assert_matches(stream, scenario, Delivering(stream, store).deliver(scenario.end))
         for file in (
@@ -443,7 +443,7 @@ def test_credentials_in_a_file(scenario: Scenario, tmp_path: Path) -> None:
         ):
             wrong = Streamed(server, more={"credentials": str(file)})
             with pytest.raises(SinkRefused, match="Authorization Violation") as caught:
-                Delivering(wrong, store).made().open()
+                Delivering(wrong, store).make_stepper().open()
             assert "have they expired?" in caught.value.hint, file
             assert other not in f"{caught.value} {caught.value.hint}", file
 
@@ -473,7 +473,7 @@ def test_credentials_that_expire_and_are_renewed(scenario: Scenario, tmp_path: P
     account = Account()
     file = tmp_path / "bus.creds"
     account.credentials(file, exp=int(time.time()) + 10)  # long enough for the first step on a busy machine
-    with NatsServer(**trusting(account)) as server:
+    with NatsServer(**operator_configuration(account)) as server:
         stream = Streamed(server, more={"credentials": str(file)})
         delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
         with delivering.stepper() as one:
@@ -546,9 +546,9 @@ def test_missing_or_unsuitable_streams(nats_server: NatsServer, tmp_path: Path) 
     stream = Streamed(nats_server, more={"create": False})
     delivering = Delivering(stream, settings.StoreSettings((tmp_path / "store").as_uri()))
     with pytest.raises(SinkRefused, match=f"stream {stream.stream} does not exist"):
-        delivering.made().open()
+        delivering.make_stepper().open()
     other = Streamed(nats_server, more={"subject": "elsewhere"})
     other.make()
     delivering = Delivering(other, settings.StoreSettings((tmp_path / "store").as_uri()))
     with pytest.raises(SinkRefused, match=r"does not accept elsewhere\.>, but t\d+\.>"):
-        delivering.made().open()
+        delivering.make_stepper().open()

@@ -343,11 +343,11 @@ def test_selected_masked_and_routed_tables(destination: Destination, scenario: S
         state = delivering.deliver(mark.offset)
         oids = {name[1]: table.oid for name, table in mark.tables.items() if name[0] == "public"}
         assert state.tables.keys() == {oids[name] for name in ("accounts", "full_key", "toasted")}
-        tables = {name: _shaped(name, mark.tables["public", name]) for name in ("accounts", "full_key", "toasted")}
+        tables = {name: _shape_rows(name, mark.tables["public", name]) for name in ("accounts", "full_key", "toasted")}
         destination.assert_shaped("shaped", {f"the_{name}": rows for name, rows in tables.items()})
 
 
-def _shaped(name: str, table: Table) -> oracle.Rows:
+def _shape_rows(name: str, table: Table) -> oracle.Rows:
     found: oracle.Rows = Counter()
     for row, count in table.rows.items():
         of = dict(zip(table.columns, row, strict=True))

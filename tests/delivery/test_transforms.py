@@ -79,12 +79,12 @@ def capture(database: Database, store: Store, *statements: str) -> None:
         running.wait_for(current_lsn(connection))
 
 
-Told = tuple[int, str, read.Row, bool, read.Row]
+Outcome = tuple[int, str, read.Row, bool, read.Row]
 """Commit, operation, old row, whether that is only the key, new row."""
 
 
-def ours(store: Store, by: Shaping, as_text: bool) -> dict[str, list[Told]]:
-    found: dict[str, list[Told]] = {}
+def delivered_changes(store: Store, by: Shaping, as_text: bool) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
     for run in changes(store, as_text=as_text, by=by):
         names = [OPERATIONS[int(letter)] for letter in run.operation]
         rows = zip(names, read.image_rows(run.old), run.old_is_key, read.image_rows(run.new), strict=True)
@@ -93,8 +93,8 @@ def ours(store: Store, by: Shaping, as_text: bool) -> dict[str, list[Told]]:
     return found
 
 
-def theirs(database: Database, relations: dict[int, Relation], as_text: bool) -> dict[str, list[Told]]:
-    found: dict[str, list[Told]] = {}
+def expected_changes(database: Database, relations: dict[int, Relation], as_text: bool) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
     commit = 0
 
     def row(relation: Relation, image: Image | None) -> read.Row:
@@ -194,8 +194,8 @@ def test_conditions_work_like_row_filters_of_postgresql(captured: tuple[Database
     with database.connect() as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot('theirs', 'again')")
     for as_text in (True, False):
-        expected = theirs(database, relations, as_text)
-        assert ours(store, by, as_text) == expected
+        expected = expected_changes(database, relations, as_text)
+        assert delivered_changes(store, by, as_text) == expected
         if as_text:
             turned = {(told[1], run) for run in expected for told in expected[run]}
             assert len(turned) >= 14  # of 15: every operation, nearly everywhere

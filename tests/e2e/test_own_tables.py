@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.capturing import Seen, Witness, configured, current_lsn, in_log
+from tests.capturing import Seen, Witness, changes_in_log, configured, current_lsn
 from tests.e2e.captured import captured
 from tests.fixtures.postgres import Database
 from tests.sinks.replicas import rows_of, sink_to
@@ -20,7 +20,7 @@ from tailrace.pgoutput import message
 from tailrace.store import Store
 
 
-def without(seen: list[Seen], oids: set[int]) -> list[Seen]:
+def exclude_tables(seen: list[Seen], oids: set[int]) -> list[Seen]:
     """The entries without the rows of the named tables."""
 
     def is_of(one: Seen) -> bool:
@@ -65,7 +65,7 @@ def test_own_tables_are_not_in_the_log(any_database: Database, tmp_path: Path) -
             row[0] for row in any_database.rows("SELECT oid FROM pg_class WHERE relname IN ('own', 'parts', 'part')")
         }
         up_to = current_lsn(log.connection)
-        assert in_log(log.store) == without(Witness.existing(log.connection).changes(up_to), oids)
+        assert changes_in_log(log.store) == exclude_tables(Witness.existing(log.connection).changes(up_to), oids)
         log.left_out = 5 + 1 + 2000
         assert [(c.table or c.prefix, c.position.ordinal) for c in changes[:3]] == [("t", 1), ("t", 5), ("app", 1)]
         assert len(changes) == 3 + 1001 + 1
@@ -127,7 +127,7 @@ def test_a_replica_in_the_captured_database_does_not_loop(database: Database, tm
     capture()
     assert deliver() == 1
     capture()
-    assert len(in_log(store)) == 10, "the rows, and their copies"
+    assert len(changes_in_log(store)) == 10, "the rows, and their copies"
     last = LogReader(store).last()
     assert last is not None
     for _ in range(3):

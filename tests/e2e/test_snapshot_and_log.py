@@ -58,7 +58,7 @@ def test_snapshot_plus_log_equals_the_table(kind: str, request: pytest.FixtureRe
         taken = SnapshotReader(*address).list()
         log = list(LogReader(*address).changes())
         for lsn in {snapshot.lsn for snapshot in taken}:
-            assert _compared([s for s in taken if s.lsn == lsn], log, marks) >= 3
+            assert _compare([s for s in taken if s.lsn == lsn], log, marks) >= 3
         assert set(Counter(snapshot.relation.oid for snapshot in taken).values()) == {2}
         told = [loads(c.content or b"")["id"] for c in log if c.prefix == MARKER_PREFIX]
         assert sorted(told) == sorted(snapshot.id for snapshot in taken)
@@ -87,10 +87,10 @@ def _captured_with_snapshots(database: Database, address: StoreAddress) -> list[
             assert bootstrap.error is None
             bootstrap.stop()
             marks.set()
-            _let(workload, 30)
+            _wait_for_commits(workload, 30)
             _take(given, marks)
             for _ in range(3):
-                _let(workload, 20)
+                _wait_for_commits(workload, 20)
                 marks.set()
             workload.stop()
             capture.wait_for(current_lsn(connection))
@@ -113,12 +113,12 @@ def _take(given: settings.Settings, marks: _Marks) -> None:
             tables = [t for t in published if f"{t.schema}.{t.name}" in job.failures]
 
 
-def _let(workload: Workload, transactions: int) -> None:
+def _wait_for_commits(workload: Workload, transactions: int) -> None:
     end = workload.committed + transactions
     assert wait_until(lambda: workload.committed >= end, 60)
 
 
-def _compared(taken: list[TableSnapshot], log: list[Change], marks: list[Tables]) -> int:
+def _compare(taken: list[TableSnapshot], log: list[Change], marks: list[Tables]) -> int:
     """Apply the log from the snapshots on. Return the number of marks compared."""
     replica = oracle.Replica()
     for snapshot in taken:
@@ -134,18 +134,18 @@ def _compared(taken: list[TableSnapshot], log: list[Change], marks: list[Tables]
                 relation = snapshot.relation
                 table = relation.schema, relation.name
                 rows = expected[table]
-                assert replica.rows(*table) == _typed(relation, rows), f"{table} at {change.position}"
+                assert replica.rows(*table) == _type_rows(relation, rows), f"{table} at {change.position}"
             met += 1
         if change.relation is not None and change.relation.oid in oids:
-            replica.apply(_as_typed(change))
+            replica.apply(_type_images(change))
     return met
 
 
-def _typed(relation: Any, rows: oracle.Rows) -> Counter[Any]:
-    return Counter(oracle.typed(relation, row) for row in rows.elements())
+def _type_rows(relation: Any, rows: oracle.Rows) -> Counter[Any]:
+    return Counter(oracle.to_typed(relation, row) for row in rows.elements())
 
 
-def _as_typed(change: Change) -> Change:
+def _type_images(change: Change) -> Change:
     assert change.relation is not None
-    old, new = (image and oracle.typed(change.relation, image) for image in (change.old, change.new))
+    old, new = (image and oracle.to_typed(change.relation, image) for image in (change.old, change.new))
     return replace(change, old=old, new=new)

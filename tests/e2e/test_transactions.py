@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests import oracle
-from tests.capturing import CaptureThread, Witness, configured, current_lsn, environment, in_log, tailrace
+from tests.capturing import CaptureThread, Witness, changes_in_log, configured, current_lsn, environment, tailrace
 from tests.e2e.captured import Captured, captured, cat, eventually, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
@@ -98,15 +98,17 @@ def test_a_table_published_while_transactions_are_open_is_complete(any_database:
         replica.load(snapshot.relation, oracle.typed_rows(snapshot.chunks()))
         for change in changes:
             if change.position >= Position(snapshot.lsn, 0):
-                old, new = (image and oracle.typed(snapshot.relation, image) for image in (change.old, change.new))
+                old, new = (image and oracle.to_typed(snapshot.relation, image) for image in (change.old, change.new))
                 replica.apply(replace(change, old=old, new=new))
         rows = oracle.rows(log.connection, "public", "added")
-        assert replica.rows("public", "added") == {oracle.typed(snapshot.relation, row): n for row, n in rows.items()}
+        assert replica.rows("public", "added") == {
+            oracle.to_typed(snapshot.relation, row): n for row, n in rows.items()
+        }
 
         log.execute("ALTER PUBLICATION tailrace DROP TABLE added", "INSERT INTO added VALUES (99, 'not published')")
         log.catch_up()
         up_to = current_lsn(log.connection)
-        assert in_log(log.store) == Witness.existing(log.connection).changes(up_to)
+        assert changes_in_log(log.store) == Witness.existing(log.connection).changes(up_to)
 
 
 def test_a_publication_that_was_missing_for_a_while_is_an_error(any_database: Database, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_a_publication_that_was_missing_for_a_while_is_an_error(any_database: Da
     any_database.execute("SELECT pg_drop_replication_slot('tailrace')")
     with CaptureThread(configured(any_database), log.store, accept_gap=True) as run:
         any_database.execute("INSERT INTO t VALUES (4)")
-        run.wait(lambda: len(in_log(log.store, across_gaps=True)) > 2)
+        run.wait(lambda: len(changes_in_log(log.store, across_gaps=True)) > 2)
     seen = LogReader(log.store).changes(across_gaps=True, tables=lambda relation: relation.name == "t")
     assert [c.after for c in seen] == [{"id": 1}, {"id": 4}]
 

@@ -266,14 +266,14 @@ State = dict[int, oracle.Row]
 """Rows by id."""
 
 
-def printed(database: Database) -> State:
+def read_texts(database: Database) -> State:
     """PostgreSQL's own text of every row, in a session with the settings that Tailrace guarantees."""
     with database.connect() as connection:
         connection.execute(PROMISED)
         return {int(row[0] or 0): row for row in oracle.rows(connection, "public", "every")}
 
 
-def be_hostile(database: Database) -> None:
+def set_hostile_defaults(database: Database) -> None:
     """Apply settings that a database or a role may set for every session."""
     for number, (name, value) in enumerate(HOSTILE.items()):
         whose = f"DATABASE {database.name}" if number % 2 else f"ROLE postgres IN DATABASE {database.name}"
@@ -286,12 +286,12 @@ def test_every_value_equals_postgresqls_text(any_database: Database, tmp_path: P
         table = Table(connection)
         assert without_sample(connection) == set(), "built-in types without a column here"
     if settings == "hostile":
-        be_hostile(any_database)
+        set_hostile_defaults(any_database)
     with captured(any_database, tmp_path) as log:
         table.insert(log.connection)
-        first = printed(any_database)
+        first = read_texts(any_database)
         table.update(log.connection)
-        second = printed(any_database)
+        second = read_texts(any_database)
         binary = in_binary(log.connection, table)
         log.execute("DELETE FROM public.every")
         changes = log.changes()
@@ -302,7 +302,7 @@ def test_every_value_equals_postgresqls_text(any_database: Database, tmp_path: P
         id = int(bytes(row[0]))  # type: ignore[arg-type]
         if change.operation == "UPDATE":
             assert change.old == first[id]
-        found[change.operation][id] = whole(change.new or row, row)
+        found[change.operation][id] = fill_unchanged(change.new or row, row)
     assert found == {"INSERT": first, "UPDATE": second, "DELETE": second}
     assert len(changes) == 3 * table.count
     relation = relation_of(changes[0])
@@ -324,7 +324,7 @@ def without_sample(connection: psycopg.Connection[Any]) -> set[str]:
     return {name for (name,) in rows if name.removeprefix("_") not in never and not name.startswith("_pg_")}
 
 
-def whole(new: Image, old: Image) -> oracle.Row:
+def fill_unchanged(new: Image, old: Image) -> oracle.Row:
     """Take unchanged values from the old row."""
     return tuple(o if v is UNCHANGED else v for v, o in zip(new, old, strict=True))  # type: ignore[misc]
 
@@ -387,7 +387,7 @@ def assert_columns_agree(log: Captured, relation: Relation, second: State, binar
         if entry.relation == relation
     ]
     decoded = decode(relation, pa.array(payloads, pa.binary()))
-    assert read.vectorised(decoded) == [read.plain(relation, payload) for payload in payloads]
+    assert read.decoded_rows(decoded) == [read.parse_row(relation, payload) for payload in payloads]
     updates = [row for row, payload in zip(read.image_rows(decoded.new), payloads, strict=True) if payload[:1] == b"U"]
     compared = 0
     for place, column in enumerate(relation.columns):

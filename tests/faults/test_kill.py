@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests import oracle
-from tests.capturing import Witness, capture_to_end, current_lsn, environment, in_log, tailrace
+from tests.capturing import Witness, capture_to_end, changes_in_log, current_lsn, environment, tailrace
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 from tests.workload import Workload
@@ -53,7 +53,7 @@ def test_killed_captures_lose_and_duplicate_nothing(
         capture_to_end(env)
 
         expected = witness.changes(up_to)
-        found = in_log(store)
+        found = changes_in_log(store)
         assert found == expected
         replica = oracle.replay(LogReader(store).changes())
         for table in [*workload.tables, None]:
@@ -130,5 +130,5 @@ def test_kill_between_each_pair_of_durable_steps(
         assert died.returncode == -9
         up_to = current_lsn(connection)
         capture_to_end(env)
-        assert in_log(store) == witness.changes(up_to)
+        assert changes_in_log(store) == witness.changes(up_to)
         assert not list(verify(store))

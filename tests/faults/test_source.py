@@ -16,10 +16,10 @@ from tests.capturing import (
     CaptureThread,
     Witness,
     capture_to_end,
+    changes_in_log,
     configured,
     current_lsn,
     environment,
-    in_log,
     tailrace,
 )
 from tests.fixtures.network import proxy
@@ -74,7 +74,7 @@ def test_the_server_restarts_under_load(mode: str, own: Database, store: Store) 
             up_to = current_lsn(connection)
             run.wait_for(up_to)
             assert run.capture.reconnections >= 4
-            assert in_log(store) == Witness.existing(connection).changes(up_to)
+            assert changes_in_log(store) == Witness.existing(connection).changes(up_to)
             replica = oracle.replay(LogReader(store).changes())
             for table in workload.tables:
                 assert replica.rows(table.schema, table.name) == oracle.rows(connection, table.schema, table.name)
@@ -94,7 +94,7 @@ def test_capture_does_not_delay_a_fast_shutdown(own: Database, store: Store) -> 
         own.execute("INSERT INTO t (note) VALUES ('after')")
         with own.connect() as connection:
             run.wait_for(current_lsn(connection))
-    assert len(in_log(store)) == 1
+    assert len(changes_in_log(store)) == 1
 
 
 def test_capture_survives_a_network_outage(own: Database, store: Store) -> None:
@@ -109,7 +109,7 @@ def test_capture_survives_a_network_outage(own: Database, store: Store) -> None:
                 # Not while it connects, which would be another failure.
                 run.wait(lambda number=number: run.capture.reconnections > number and run.capture.is_streaming)
                 run.wait_for(current_lsn(connection))
-        assert in_log(store) == witness.changes(current_lsn(connection))
+        assert changes_in_log(store) == witness.changes(current_lsn(connection))
 
 
 def test_a_half_open_connection_is_detected(own: Database, store: Store) -> None:
@@ -124,7 +124,7 @@ def test_a_half_open_connection_is_detected(own: Database, store: Store) -> None
             connection.execute("INSERT INTO t (note) VALUES ('unheard')")
             run.wait_for(current_lsn(connection))
             assert run.capture.reconnections >= 1
-    assert len(in_log(store)) == 1
+    assert len(changes_in_log(store)) == 1
 
 
 def test_the_second_capture_on_a_slot_is_fenced(own: Database, store: Store) -> None:
@@ -171,8 +171,8 @@ def test_a_dropped_slot_stops_capture_until_the_gap_is_accepted(database: Databa
             run.wait_for(current_lsn(connection))
     # A reader that does not accept the gap stops at it.
     with pytest.raises(GapError):
-        in_log(store)
-    assert [b"before" in s.payload for s in in_log(store, across_gaps=True)] == [True, False]
+        changes_in_log(store)
+    assert [b"before" in s.payload for s in changes_in_log(store, across_gaps=True)] == [True, False]
     assert not list(verify(store))
 
 
@@ -260,7 +260,7 @@ def test_a_promoted_source_is_followed(own: Database, store: Store) -> None:
         own.execute("INSERT INTO t (note) VALUES ('timeline 2')")
         with own.connect() as connection:
             run.wait_for(current_lsn(connection))
-    assert [b"timeline 2" in s.payload for s in in_log(store)] == [False, True]
+    assert [b"timeline 2" in s.payload for s in changes_in_log(store)] == [False, True]
     last = LogReader(store).last()
     header = last.metadata() if last else None
     assert header is not None
@@ -298,7 +298,7 @@ def test_unpublished_traffic_does_not_retain_wal(
                 return connection.execute(query, (str(lsn),)).fetchone() == (True,)
 
             run.wait(confirmed)
-    assert in_log(store) == []
+    assert changes_in_log(store) == []
     # The log ends where the slot was acknowledged, so a restart sees no gap.
     with CaptureThread(configured(database), store) as run:
         assert run.capture.durable_lsn >= lsn
@@ -326,7 +326,7 @@ def test_signals_seal_acknowledge_and_exit_0(number: signal.Signals, database: D
         confirmed = "SELECT confirmed_flush_lsn::text, active FROM pg_replication_slots WHERE slot_name = 'tailrace'"
         row = connection.execute(confirmed).fetchone()
     assert row is not None
-    assert len(in_log(store)) == 2
+    assert len(changes_in_log(store)) == 2
     assert LogReader(store).end_lsn() == Lsn.parse(row[0])
     assert not row[1]
     assert "captured 2 changes in 2 transactions" in out
@@ -370,7 +370,7 @@ def test_a_role_that_may_not_create_uses_existing_objects(database: Database, st
         database.execute("INSERT INTO t (note) VALUES ('a')")
         with database.connect() as connection:
             run.wait_for(current_lsn(connection))
-    assert len(in_log(store)) == 1
+    assert len(changes_in_log(store)) == 1
     database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
@@ -397,7 +397,7 @@ def test_two_phase_commit_across_a_restart_is_captured_once(own: Database, store
         connection.execute("INSERT INTO t (note) VALUES ('prepared')")
         connection.execute("PREPARE TRANSACTION 'p'")
     capture_to_end(env)
-    assert in_log(store) == []
+    assert changes_in_log(store) == []
     own.server.restart()
     own.execute("COMMIT PREPARED 'p'")
     capture_to_end(env)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.capturing import CaptureThread, Witness, configured, current_lsn, in_log
+from tests.capturing import CaptureThread, Witness, changes_in_log, configured, current_lsn
 from tests.fixtures.postgres import Database, drop_database, make_database, running
 
 from tailrace.embedded.process import wait_until
@@ -53,7 +53,7 @@ def test_a_failing_store_is_retried_until_it_answers(database: Database, store: 
                 connection.execute("INSERT INTO t (note) VALUES ('a'), ('b')")
                 run.wait_for(current_lsn(connection))
             assert run.capture.reconnections == 0
-        assert in_log(store) == witness.changes(current_lsn(connection))
+        assert changes_in_log(store) == witness.changes(current_lsn(connection))
 
 
 def test_a_put_that_timed_out_after_storing_succeeds(database: Database, store: FaultyStore) -> None:
@@ -72,7 +72,7 @@ def test_a_put_that_timed_out_after_storing_succeeds(database: Database, store: 
             connection.execute("INSERT INTO t (note) VALUES ('a')")
             run.wait_for(current_lsn(connection))
         assert stored
-        assert in_log(store) == witness.changes(current_lsn(connection))
+        assert changes_in_log(store) == witness.changes(current_lsn(connection))
         assert not list(verify(store))
 
 
@@ -96,7 +96,7 @@ def test_capture_stops_even_if_the_store_is_unavailable(
     store.fault = lambda _key, _data: None
     with CaptureThread(configured(database), store, until="current") as again:
         again.wait(lambda: not again.capture.is_streaming)
-    assert [seen.payload[:1] for seen in in_log(store)] == [b"I"]
+    assert [seen.payload[:1] for seen in changes_in_log(store)] == [b"I"]
 
 
 def test_a_full_disk_stops_capture_and_loses_nothing(database: Database, store: FaultyStore) -> None:
@@ -113,7 +113,7 @@ def test_a_full_disk_stops_capture_and_loses_nothing(database: Database, store: 
         up_to = current_lsn(connection)
         with CaptureThread(configured(database), store) as run:
             run.wait_for(up_to)
-        assert in_log(store) == witness.changes(up_to)
+        assert changes_in_log(store) == witness.changes(up_to)
 
 
 def test_a_truncated_segment_is_rejected_at_start(database: Database, store: FaultyStore) -> None:
@@ -159,7 +159,7 @@ def test_a_slow_store_never_delays_replies(impatient: Database, store: FaultySto
             go_on.set()
             run.wait_for(current_lsn(connection))
             assert run.capture.reconnections == 0
-        assert in_log(store) == witness.changes(current_lsn(connection))
+        assert changes_in_log(store) == witness.changes(current_lsn(connection))
 
 
 def test_memory_is_bounded_while_the_store_is_unavailable(database: Database, store: FaultyStore) -> None:
@@ -179,7 +179,7 @@ def test_memory_is_bounded_while_the_store_is_unavailable(database: Database, st
         go_on.set()
         with database.connect(autocommit=True) as connection:
             run.wait_for(current_lsn(connection))
-    assert len(in_log(store)) == 20000
+    assert len(changes_in_log(store)) == 20000
 
 
 def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> None:

@@ -123,7 +123,7 @@ class Server:
                 version, identity = self.rng.randint(0, 2), self.rng.choice("df")
                 is_own = oid in self.own and self.rng.random() < 0.7
                 self.relations[oid] = relation(oid, version=version, identity=identity, own=is_own)
-                send(0, described(self.relations[oid]))
+                send(0, relation_message(self.relations[oid]))
             payload, made = self._change()
             send(lsn, payload)
             for operation, fields in made:
@@ -137,7 +137,7 @@ class Server:
     def frames(self, from_lsn: int = 0) -> list[bytes]:
         """What a slot confirmed up to this LSN sends. From LSN 0 it begins with all relations."""
         wanted = [f for sent in self.sent if sent.end_lsn > from_lsn for f in sent.frames]
-        return [frame(0, described(r), EPOCH) for r in self._originals()] + wanted if from_lsn == 0 else wanted
+        return [frame(0, relation_message(r), EPOCH) for r in self._originals()] + wanted if from_lsn == 0 else wanted
 
     def _originals(self) -> list[Relation]:
         return [relation(oid, own=oid in self.own) for oid in (100, 101, 102)]
@@ -190,7 +190,7 @@ def frame(lsn: int, payload: bytes, time: datetime) -> bytes:
     return b"w" + struct.pack(">QQq", lsn, lsn, _micros(time) - framing.EPOCH_SHIFT_US) + payload
 
 
-def described(relation: Relation) -> bytes:
+def relation_message(relation: Relation) -> bytes:
     """A RELATION message: the inverse of `relation_of`."""
     text = f"{relation.schema}\0{relation.name}\0{relation.identity}".encode()
     columns = b"".join(
@@ -206,7 +206,7 @@ def relation_of(payload: bytes) -> Relation:
     return relation(parsed.oid, parsed.name, len(parsed.columns) - 2, parsed.identity, own=parsed.schema == "tailrace")
 
 
-def framed(
+def read_frames(
     frames: Sequence[bytes],
     transaction: OpenTransaction | None = None,
     skip_below: int = 0,
@@ -222,7 +222,7 @@ def framed(
     return batch
 
 
-def cut(rng: random.Random, frames: Sequence[bytes], most: int = 12) -> Iterator[Sequence[bytes]]:
+def split_randomly(rng: random.Random, frames: Sequence[bytes], most: int = 12) -> Iterator[Sequence[bytes]]:
     at = 0
     while at < len(frames):
         size = rng.randint(1, most)
@@ -244,7 +244,7 @@ class Capture:
         self.own: set[int] = set()
 
     def add(self, frames: Sequence[bytes]) -> Header | None:
-        batch = framed(frames, self.transaction, self.skip_below, self.own)
+        batch = read_frames(frames, self.transaction, self.skip_below, self.own)
         here = [(row, r) for row, r in batch.defined if row < len(batch.rows)]
         defined = [(0, r) for r in self.relations.values()] + here
         self.relations.update((r.oid, r) for _, r in batch.defined)
@@ -259,7 +259,7 @@ class Capture:
 def write(store: Store, server: Server, seed: int = 0, most: int = 12) -> Capture:
     """Write the whole stream, divided into segments at random."""
     capture = Capture(store)
-    for part in cut(random.Random(seed), server.frames(), most):
+    for part in split_randomly(random.Random(seed), server.frames(), most):
         capture.add(part)
     return capture
 

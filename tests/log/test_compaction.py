@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.log.faulty import Crash, CrashingStore
-from tests.log.stream import Capture, Server, cut, read, write
+from tests.log.stream import Capture, Server, read, split_randomly, write
 
 from tailrace.errors import CorruptError
 from tailrace.log import segment
@@ -24,7 +24,7 @@ NOW = datetime(2025, 6, 1, tzinfo=UTC)
 MIB = 1024 * 1024
 
 
-def made(first: int, last: int | None = None, size: int = 1000, payload: int | None = 1000) -> MergeCandidate:
+def make_candidate(first: int, last: int | None = None, size: int = 1000, payload: int | None = 1000) -> MergeCandidate:
     key = segment.key(first, last)
     return MergeCandidate(LogObject(first, last or first, ObjectInfo(key, size, NOW)), payload)
 
@@ -34,43 +34,59 @@ def spans(runs: Sequence[Sequence[LogObject]]) -> list[tuple[int, int]]:
 
 
 def test_adjacent_objects_are_merged() -> None:
-    assert spans(plan([made(i) for i in range(1, 6)], MIB)) == [(1, 5)]
+    assert spans(plan([make_candidate(i) for i in range(1, 6)], MIB)) == [(1, 5)]
     assert plan([], MIB) == []
-    assert plan([made(1)], MIB) == []
+    assert plan([make_candidate(1)], MIB) == []
 
 
 def test_excluded_objects_are_not_merged() -> None:
-    candidates = [made(1), made(2), made(3, payload=None), made(4), made(5), made(6, payload=None)]
+    candidates = [
+        make_candidate(1),
+        make_candidate(2),
+        make_candidate(3, payload=None),
+        make_candidate(4),
+        make_candidate(5),
+        make_candidate(6, payload=None),
+    ]
     assert spans(plan(candidates, MIB)) == [(1, 2), (4, 5)]
 
 
 def test_runs_end_at_holes() -> None:
-    assert spans(plan([made(1), made(2), made(4), made(5)], MIB)) == [(1, 2), (4, 5)]
+    assert spans(plan([make_candidate(1), make_candidate(2), make_candidate(4), make_candidate(5)], MIB)) == [
+        (1, 2),
+        (4, 5),
+    ]
 
 
 def test_large_objects_are_not_merged() -> None:
-    candidates = [made(1), made(2), made(3, payload=600_000), made(4), made(5)]
+    candidates = [
+        make_candidate(1),
+        make_candidate(2),
+        make_candidate(3, payload=600_000),
+        make_candidate(4),
+        make_candidate(5),
+    ]
     assert spans(plan(candidates, MIB)) == [(1, 2), (4, 5)]
 
 
 def test_runs_end_at_the_target() -> None:
-    candidates = [made(i, payload=400_000) for i in range(1, 8)]
+    candidates = [make_candidate(i, payload=400_000) for i in range(1, 8)]
     assert spans(plan(candidates, MIB)) == [(1, 2), (3, 4), (5, 6)]
 
 
 def test_runs_are_limited_by_number_of_headers() -> None:
-    runs = plan([made(i, payload=0) for i in range(1, 2 * MAX_SEGMENTS + 3)], MIB)
+    runs = plan([make_candidate(i, payload=0) for i in range(1, 2 * MAX_SEGMENTS + 3)], MIB)
     assert spans(runs) == [(1, MAX_SEGMENTS), (MAX_SEGMENTS + 1, 2 * MAX_SEGMENTS), (2001, 2002)]
 
 
 def test_merged_objects_wait_until_there_is_as_much_again() -> None:
-    small = [made(i, size=100, payload=100) for i in range(101, 104)]
-    assert spans(plan([made(1, 100, size=10_000, payload=10_000), *small], MIB)) == [(101, 103)]
-    assert spans(plan([made(1, 100, size=250, payload=250), *small], MIB)) == [(1, 103)]
+    small = [make_candidate(i, size=100, payload=100) for i in range(101, 104)]
+    assert spans(plan([make_candidate(1, 100, size=10_000, payload=10_000), *small], MIB)) == [(101, 103)]
+    assert spans(plan([make_candidate(1, 100, size=250, payload=250), *small], MIB)) == [(1, 103)]
 
 
 def test_overlapping_objects_are_merged_into_one() -> None:
-    assert spans(plan([made(1, 10), made(5, 15), made(16)], MIB)) == [(1, 16)]
+    assert spans(plan([make_candidate(1, 10), make_candidate(5, 15), make_candidate(16)], MIB)) == [(1, 16)]
 
 
 def test_work_grows_with_the_logarithm_of_the_log() -> None:
@@ -78,22 +94,31 @@ def test_work_grows_with_the_logarithm_of_the_log() -> None:
     objects: list[MergeCandidate] = []
     rewritten = 0
     for id in range(1, 1001):
-        objects.append(made(id, size=100, payload=100))
+        objects.append(make_candidate(id, size=100, payload=100))
         for run in plan(objects, 100 * MIB):
             merged = [o for o in objects if o.object in run]
             total = sum(o.payload_bytes or 0 for o in merged)
             rewritten += total
             at = objects.index(merged[0])
-            objects[at : at + len(merged)] = [made(run[0].first, run[-1].last, total, total)]
+            objects[at : at + len(merged)] = [make_candidate(run[0].first, run[-1].last, total, total)]
     assert rewritten < 1000 * 100 * 12
     assert len(objects) < 12
 
 
 def test_find_covered_objects() -> None:
-    objects = [made(1, 10), made(1), made(3), made(10), made(11), made(12, 20), made(12, 15), made(21)]
+    objects = [
+        make_candidate(1, 10),
+        make_candidate(1),
+        make_candidate(3),
+        make_candidate(10),
+        make_candidate(11),
+        make_candidate(12, 20),
+        make_candidate(12, 15),
+        make_candidate(21),
+    ]
     found = find_covered([c.object for c in objects])
     assert [(o.first, o.last) for o in found] == [(1, 1), (3, 3), (10, 10), (12, 15)]
-    assert find_covered([made(1, 10).object, made(5, 15).object]) == {}
+    assert find_covered([make_candidate(1, 10).object, make_candidate(5, 15).object]) == {}
 
 
 def test_recent_and_newest_segments_are_not_merged(any_store: Store) -> None:
@@ -116,7 +141,7 @@ def test_nothing_changes_for_readers(store: Store, seed: int) -> None:
     for _ in range(4):
         server.work(8, largest=15)
         capture = Capture(store)
-        parts = list(cut(rng, server.frames(), 10))
+        parts = list(split_randomly(rng, server.frames(), 10))
         for part in parts[: rng.randint(len(parts) // 2, len(parts))]:
             capture.add(part)
         before = read(store)

@@ -19,7 +19,7 @@ from tailrace.pgoutput.decoder import Images
 from tailrace.store import Store
 
 
-def plain(chunk: Chunk) -> Iterator[tuple[Position, tuple[Any, ...]]]:
+def plain_changes(chunk: Chunk) -> Iterator[tuple[Position, tuple[Any, ...]]]:
     """Single changes from columns, in the form that `fields` returns."""
     for part in chunk:
         for row in range(len(part)):
@@ -55,7 +55,9 @@ def fields(change: Change) -> tuple[Any, ...]:
     return (*where, change.operation, change.relation, *images, change.truncate_options)
 
 
-def decoded(store: Store, change_filter: ChangeFilter, limits: planner.BatchLimits = planner.UNLIMITED) -> list[Chunk]:
+def decode_all(
+    store: Store, change_filter: ChangeFilter, limits: planner.BatchLimits = planner.UNLIMITED
+) -> list[Chunk]:
     reader = LogReader(store)
     found: list[Chunk] = []
     at = planner.start_offset(reader, None)
@@ -65,8 +67,8 @@ def decoded(store: Store, change_filter: ChangeFilter, limits: planner.BatchLimi
     return found
 
 
-def together(found: Sequence[Chunk]) -> list[tuple[Any, ...]]:
-    pairs = [pair for chunk in found for pair in plain(chunk)]
+def join_chunks(found: Sequence[Chunk]) -> list[tuple[Any, ...]]:
+    pairs = [pair for chunk in found for pair in plain_changes(chunk)]
     assert len({position for position, _ in pairs}) == len(pairs)
     return [change for _, change in sorted(pairs, key=lambda pair: pair[0])]
 
@@ -76,8 +78,8 @@ def test_columns_equal_the_single_changes(store: Store, seed: int) -> None:
     """Several relation versions in a segment, TRUNCATE of several tables, messages, void tails, origins."""
     server = Server(seed).work(30, largest=20)
     crashing(store, server, seed)
-    found = decoded(store, ChangeFilter())
-    assert together(found) == [fields(change) for change in server.changes]
+    found = decode_all(store, ChangeFilter())
+    assert join_chunks(found) == [fields(change) for change in server.changes]
     for chunk in found:
         for part in chunk:
             if isinstance(part, TableChanges):
@@ -92,7 +94,7 @@ def test_columns_equal_the_single_changes(store: Store, seed: int) -> None:
 def test_runs_end_at_a_truncate_or_a_new_relation(store: Store, seed: int) -> None:
     server = Server(seed).work(40, largest=20)
     write(store, server, seed, most=200)
-    for chunk in decoded(store, ChangeFilter()):
+    for chunk in decode_all(store, ChangeFilter()):
         of_table: dict[int, list[tuple[Position, Position]]] = {}
         for part in chunk:
             if isinstance(part, TableChanges):
@@ -108,7 +110,7 @@ def test_the_last_change_of_each_transaction_is_marked(store: Store, seed: int, 
     server = Server(seed).work(40, largest=20)
     write(store, server, seed, most=4)
     marked = set()
-    for chunk in decoded(store, ChangeFilter(), limits):
+    for chunk in decode_all(store, ChangeFilter(), limits):
         for part in chunk:
             marked |= {part.at.position(row) for row in range(len(part)) if part.at.is_last[row]}
     assert marked == {sent.changes[-1].position for sent in server.sent if sent.changes}
@@ -133,8 +135,8 @@ def test_only_included_changes_are_decoded(store: Store, seed: int) -> None:
         return at >= floor if change.relation.oid == 100 else change_filter.others
 
     expected = [change for change in server.changes if counts(change)]
-    found = decoded(store, change_filter)
-    assert together(found) == [fields(change) for change in expected]
+    found = decode_all(store, change_filter)
+    assert join_chunks(found) == [fields(change) for change in expected]
     last = {change.position.commit_lsn: change.position for change in expected}
     marked = {p.at.position(r) for chunk in found for p in chunk for r in range(len(p)) if p.at.is_last[r]}
     assert marked == set(last.values())
@@ -145,4 +147,4 @@ def test_division_into_slices_does_not_matter(store: Store) -> None:
     other = Store.open("memory://decoding-other")
     write(store, server, most=3)
     write(other, server, most=500)
-    assert together(decoded(store, ChangeFilter())) == together(decoded(other, ChangeFilter()))
+    assert join_chunks(decode_all(store, ChangeFilter())) == join_chunks(decode_all(other, ChangeFilter()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.log.stream import Capture, Server, cut
+from tests.log.stream import Capture, Server, split_randomly
 
 from tailrace.log.compaction import compact
 from tailrace.log.reader import LogReader
@@ -107,7 +107,7 @@ def test_the_specification_suffices(store: Store, seed: int) -> None:
     server = Server(seed).work(15, largest=12)
     for life in range(4):
         capture = Capture(store)
-        parts = list(cut(rng, server.frames(), 8))
+        parts = list(split_randomly(rng, server.frames(), 8))
         for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
             capture.add(part)
     expected = [(str(c.position), c.operation[0], c.table) for c in server.changes]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tests.log.stream import Capture, Server, cut, framed, read, relation_of
+from tests.log.stream import Capture, Server, read, read_frames, relation_of, split_randomly
 
 from tailrace.change import Relation
 from tailrace.log.verify import VerificationTotals, verify
@@ -102,9 +102,9 @@ def test_framing_equals_the_model(seed: int, own: frozenset[int]) -> None:
     # Sent again from the beginning, including some that the log already has.
     skip_below = rng.choice([0, rng.choice(server.sent).end_lsn, server.sent[-1].end_lsn])
     model, transaction, known = Model(skip_below), OpenTransaction(), set[int]()
-    for part in cut(rng, server.frames(), rng.choice([1, 3, 12, 500])):
+    for part in split_randomly(rng, server.frames(), rng.choice([1, 3, 12, 500])):
         model.read(part)
-        batch = framed(part, transaction, skip_below, known)
+        batch = read_frames(part, transaction, skip_below, known)
         assert list(rows_of(batch.rows)) == model.rows
         assert (batch.committed_rows, batch.end_lsn) == (model.committed_rows, model.end_lsn)
         assert batch.defined == model.defined
@@ -113,10 +113,10 @@ def test_framing_equals_the_model(seed: int, own: frozenset[int]) -> None:
 @pytest.mark.parametrize("own", OWN_TABLES, ids=len)
 def test_division_of_the_stream_does_not_matter(own: frozenset[int]) -> None:
     frames = Server(7, own=own).work(200).frames()
-    whole = framed(frames)
+    whole = read_frames(frames)
     for most in (1, 2, 30):
         transaction, known = OpenTransaction(), set[int]()
-        parts = [framed(p, transaction, 0, known).rows for p in cut(random.Random(most), frames, most)]
+        parts = [read_frames(p, transaction, 0, known).rows for p in split_randomly(random.Random(most), frames, most)]
         assert list(rows_of(LogRows.concat(parts))) == list(rows_of(whole.rows))
 
 
@@ -128,7 +128,7 @@ def test_a_log_without_tailraces_own_tables(store: Store, seed: int, own: frozen
     server = Server(seed, own=own).work(25, largest=12)
     for life in range(4):
         capture = Capture(store)
-        parts = list(cut(rng, server.frames(), 8))
+        parts = list(split_randomly(rng, server.frames(), 8))
         for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
             capture.add(part)
     assert read(store) == server.captured != server.changes
@@ -142,7 +142,9 @@ def test_a_transaction_without_captured_changes_leaves_no_rows(most: int) -> Non
     """Not even its commit, but possibly an origin, which is sent before any change."""
     server = Server(3, own=frozenset({100, 101, 102})).work(60, largest=3)
     transaction, known = OpenTransaction(), set[int]()
-    batches = [framed(part, transaction, 0, known) for part in cut(random.Random(0), server.frames(), most)]
+    batches = [
+        read_frames(part, transaction, 0, known) for part in split_randomly(random.Random(0), server.frames(), most)
+    ]
     rows = LogRows.concat([batch.rows for batch in batches])
     captured = {c.position.commit_lsn for c in server.captured}
     assert set(rows.commit_lsn[rows.kind != framing.ORIGIN].tolist()) == captured
@@ -152,6 +154,6 @@ def test_a_transaction_without_captured_changes_leaves_no_rows(most: int) -> Non
 
 def test_joined_frames_equal_the_frames() -> None:
     frames = Server(8).work(20).frames()
-    joined = Frames.concat([Frames.of(part) for part in cut(random.Random(0), frames)])
+    joined = Frames.concat([Frames.of(part) for part in split_randomly(random.Random(0), frames)])
     assert joined.data == b"".join(frames)
     assert list(joined.lengths) == [len(f) for f in frames]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.capturing import CaptureThread, configured, current_lsn, in_log
+from tests.capturing import CaptureThread, changes_in_log, configured, current_lsn
 from tests.fixtures.postgres import Database
 
 from tailrace.errors import StoreError
@@ -31,8 +31,8 @@ def test_maintenance_while_capture_runs(database: Database, tmp_path: Path, monk
             connection.execute("INSERT INTO t DEFAULT VALUES")
             run.wait_for(current_lsn(connection))
         run.wait(lambda: any("-" in info.key for info in store.list("log")))
-    assert [s.ordinal for s in in_log(store)] == [0] * 40
-    assert len({s.payload for s in in_log(store)}) == 40
+    assert [s.ordinal for s in changes_in_log(store)] == [0] * 40
+    assert len({s.payload for s in changes_in_log(store)}) == 40
     assert not list(verify(store))
 
 

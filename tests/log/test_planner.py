@@ -6,7 +6,7 @@ import random
 from datetime import timedelta
 
 import pytest
-from tests.log.stream import Capture, Server, cut, write
+from tests.log.stream import Capture, Server, split_randomly, write
 
 from tailrace.change import Change, Lsn, Position
 from tailrace.errors import ConfigError, CorruptError, GapError
@@ -44,13 +44,13 @@ def crashing(store: Store, server: Server, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(4):
         capture = Capture(store)
-        parts = list(cut(rng, server.frames(), 6))
+        parts = list(split_randomly(rng, server.frames(), 6))
         for part in parts[: rng.randint(1, len(parts))]:
             capture.add(part)
             if rng.random() < 0.3 and not capture.writer.tail_is_open:
                 capture.idle(capture.writer.end_lsn)
     capture = Capture(store)
-    for part in cut(rng, server.frames(), 6):
+    for part in split_randomly(rng, server.frames(), 6):
         capture.add(part)
 
 
@@ -79,7 +79,7 @@ def test_a_follower_sees_transactions_once_they_are_complete(store: Store, seed:
     reader = LogReader(store)
     capture = Capture(store)
     at, seen = Offset(0, Lsn(0)), []
-    for part in cut(random.Random(seed), server.frames(), 7):
+    for part in split_randomly(random.Random(seed), server.frames(), 7):
         capture.add(part)
         batch = planner.next_batch(reader, at, BatchLimits(2, 1 << 40))
         seen += changes(reader, batch)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from tests.log.stream import SOURCE, Capture, Server, cut, read, relation, write
+from tests.log.stream import SOURCE, Capture, Server, read, relation, split_randomly, write
 
 from tailrace.change import UNCHANGED, Change, Lsn, Operation, Position
 from tailrace.errors import CorruptError, FencedError, GapError
@@ -109,7 +109,7 @@ def test_a_transaction_is_visible_with_its_commit(store: Store, most: int) -> No
     server = Server(4).work(10)
     capture = Capture(store)
     seen = 0
-    for part in cut(random.Random(0), server.frames(), most):
+    for part in split_randomly(random.Random(0), server.frames(), most):
         capture.add(part)
         changes = read(store)
         assert changes == server.changes[: len(changes)]
@@ -131,7 +131,7 @@ def test_interrupted_tails_are_void(store: Store, seed: int) -> None:
     for _ in range(8):
         capture = Capture(store)
         frames = server.frames()
-        parts = list(cut(rng, frames, 6))
+        parts = list(split_randomly(rng, frames, 6))
         lives_for = rng.randint(1, len(parts))
         for part in parts[:lives_for]:
             header = capture.add(part)
@@ -142,7 +142,7 @@ def test_interrupted_tails_are_void(store: Store, seed: int) -> None:
         assert changes == server.changes[: len(changes)]
     else:
         capture = Capture(store)
-        for part in cut(rng, server.frames(), 6):
+        for part in split_randomly(rng, server.frames(), 6):
             capture.add(part)
     assert read(store) == server.changes
     reader = LogReader(store)
@@ -275,7 +275,7 @@ def test_follow(any_store: Store) -> None:
     server = Server(10).work(40)
     capture = Capture(any_store)
     with following(LogReader(any_store)) as got:
-        for part in cut(random.Random(1), server.frames(), 4):
+        for part in split_randomly(random.Random(1), server.frames(), 4):
             capture.add(part)
         assert take(got, len(server.changes)) == server.changes
         assert got.empty()
@@ -290,7 +290,7 @@ def test_follow_through_a_crash(store: Store) -> None:
     frames = server.frames()
     with following(LogReader(store)) as got:
         capture = Capture(store)
-        for part in cut(random.Random(1), frames[:30], 4):
+        for part in split_randomly(random.Random(1), frames[:30], 4):
             capture.add(part)
         assert take(got, len(server.sent[0].changes)) == server.sent[0].changes
         Capture(store).add(frames)

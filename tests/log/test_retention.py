@@ -24,12 +24,12 @@ HOUR = timedelta(hours=1)
 NOTHING = RetentionLimits(max_bytes=0)
 
 
-def made(id: int, hours: float = 0, last: Position | None = None, whole: bool = True) -> RemovalCandidate:
+def make_candidate(id: int, hours: float = 0, last: Position | None = None, whole: bool = True) -> RemovalCandidate:
     info = ObjectInfo(segment.key(id), 100, NOW)
     return RemovalCandidate(LogObject(id, id, info), last or Position(Lsn(id * 10), 3), NOW - hours * HOUR, whole)
 
 
-def removed(
+def plan_removal(
     candidates: list[RemovalCandidate], limits: RetentionLimits, **needs: dict[str, object]
 ) -> tuple[list[int], str | None]:
     given = plan(
@@ -44,52 +44,55 @@ def removed(
 
 
 def test_removal_by_age() -> None:
-    candidates = [made(1, 5), made(2, 4), made(3, 3), made(4, 1)]
-    assert removed(candidates, RetentionLimits(max_age=2 * HOUR)) == ([1, 2, 3], None)
-    assert removed(candidates, RetentionLimits(max_age=6 * HOUR)) == ([], None)
-    assert removed(candidates, RetentionLimits()) == ([], None)
+    candidates = [make_candidate(1, 5), make_candidate(2, 4), make_candidate(3, 3), make_candidate(4, 1)]
+    assert plan_removal(candidates, RetentionLimits(max_age=2 * HOUR)) == ([1, 2, 3], None)
+    assert plan_removal(candidates, RetentionLimits(max_age=6 * HOUR)) == ([], None)
+    assert plan_removal(candidates, RetentionLimits()) == ([], None)
 
 
 def test_the_oldest_are_removed_first_whatever_the_clock() -> None:
-    assert removed([made(1, 1), made(2, 9)], RetentionLimits(max_age=2 * HOUR)) == ([], None)
+    assert plan_removal([make_candidate(1, 1), make_candidate(2, 9)], RetentionLimits(max_age=2 * HOUR)) == ([], None)
 
 
 def test_removal_by_size() -> None:
-    candidates = [made(i) for i in range(1, 6)]
-    assert removed(candidates, RetentionLimits(max_bytes=250)) == ([1, 2, 3], None)
-    assert removed(candidates, RetentionLimits(max_bytes=500)) == ([], None)
-    assert removed(candidates, RetentionLimits(max_age=HOUR, max_bytes=400)) == ([1], None)
+    candidates = [make_candidate(i) for i in range(1, 6)]
+    assert plan_removal(candidates, RetentionLimits(max_bytes=250)) == ([1, 2, 3], None)
+    assert plan_removal(candidates, RetentionLimits(max_bytes=500)) == ([], None)
+    assert plan_removal(candidates, RetentionLimits(max_age=HOUR, max_bytes=400)) == ([1], None)
 
 
 def test_cursors_limit_removal() -> None:
-    candidates = [made(i) for i in range(1, 6)]
+    candidates = [make_candidate(i) for i in range(1, 6)]
     # `last` is the commit's position, one after the last change.
     ahead, behind = Position(Lsn(40), 2), Position(Lsn(30), 2)
-    assert removed(candidates, NOTHING, cursors={"a": ahead}) == ([1, 2, 3, 4], "sink a, whose cursor is at 0/28:2")
+    assert plan_removal(candidates, NOTHING, cursors={"a": ahead}) == (
+        [1, 2, 3, 4],
+        "sink a, whose cursor is at 0/28:2",
+    )
     retained_for = "sink b, whose cursor is at 0/1E:2"
-    assert removed(candidates, NOTHING, cursors={"a": ahead, "b": behind}) == ([1, 2, 3], retained_for)
-    assert removed(candidates, NOTHING, cursors={"b": Position(Lsn(30), 1)})[0] == [1, 2]
+    assert plan_removal(candidates, NOTHING, cursors={"a": ahead, "b": behind}) == ([1, 2, 3], retained_for)
+    assert plan_removal(candidates, NOTHING, cursors={"b": Position(Lsn(30), 1)})[0] == [1, 2]
 
 
 def test_undelivered_messages_limit_removal() -> None:
-    candidates = [made(1, last=Position(Lsn(10), 0)), made(2)]
-    assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(9), 50)})[0] == []
-    assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(10), 0)})[0] == [1]
+    candidates = [make_candidate(1, last=Position(Lsn(10), 0)), make_candidate(2)]
+    assert plan_removal(candidates, NOTHING, cursors={"a": Position(Lsn(9), 50)})[0] == []
+    assert plan_removal(candidates, NOTHING, cursors={"a": Position(Lsn(10), 0)})[0] == [1]
 
 
 def test_snapshots_limit_removal() -> None:
-    candidates = [made(i) for i in range(1, 6)]
-    found = removed(candidates, NOTHING, snapshots={"a": Lsn(45), "b": Lsn(30)})
+    candidates = [make_candidate(i) for i in range(1, 6)]
+    found = plan_removal(candidates, NOTHING, snapshots={"a": Lsn(45), "b": Lsn(30)})
     # A commit at the snapshot's own LSN is not in it.
     assert found == ([1, 2], "a bootstrap of b, whose newest snapshot is at 0/1E")
-    assert removed(candidates, NOTHING, snapshots={"a": Lsn(31)})[0] == [1, 2, 3]
+    assert plan_removal(candidates, NOTHING, snapshots={"a": Lsn(31)})[0] == [1, 2, 3]
 
 
 def test_removal_ends_at_a_commit() -> None:
-    candidates = [made(1), made(2, whole=False), made(3, whole=False), made(4)]
-    assert removed(candidates, RetentionLimits(max_bytes=200))[0] == [1]
-    assert removed(candidates, RetentionLimits(max_bytes=0))[0] == [1, 2, 3, 4]
-    assert removed(candidates, NOTHING, cursors={"a": Position(Lsn(30), 9)})[0] == [1]
+    candidates = [make_candidate(1), make_candidate(2, whole=False), make_candidate(3, whole=False), make_candidate(4)]
+    assert plan_removal(candidates, RetentionLimits(max_bytes=200))[0] == [1]
+    assert plan_removal(candidates, RetentionLimits(max_bytes=0))[0] == [1, 2, 3, 4]
+    assert plan_removal(candidates, NOTHING, cursors={"a": Position(Lsn(30), 9)})[0] == [1]
 
 
 def test_a_trimmed_log(any_store: Store) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.log.stream import SOURCE, Server, cut, framed, relation
+from tests.log.stream import SOURCE, Server, read_frames, relation, split_randomly
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError
@@ -22,7 +22,7 @@ from tailrace.log.segment import Header, SegmentContent
 from tailrace.pgoutput.framing import LogRows, OpenTransaction
 
 
-def blank(id: int = 1) -> Header:
+def empty_header(id: int = 1) -> Header:
     return Header(
         id=id,
         source=SOURCE,
@@ -42,11 +42,11 @@ def blank(id: int = 1) -> Header:
     )
 
 
-def sealed(seed: int = 0, transactions: int = 5) -> tuple[Header, LogRows, bytes]:
-    batch = framed(Server(seed).work(transactions).frames())
+def seal_segment(seed: int = 0, transactions: int = 5) -> tuple[Header, LogRows, bytes]:
+    batch = read_frames(Server(seed).work(transactions).frames())
     defined = [(row, relation) for row, relation in batch.defined if row < len(batch.rows)]
     header = replace(
-        blank(),
+        empty_header(),
         committed_rows=batch.committed_rows,
         end_lsn=Lsn(batch.end_lsn),
         relations=segment.relation_uses(batch.rows, defined),
@@ -62,7 +62,7 @@ def same(a: LogRows, b: LogRows) -> bool:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_round_trip(seed: int) -> None:
-    header, rows, data = sealed(seed, transactions=30)
+    header, rows, data = seal_segment(seed, transactions=30)
     (content,) = segment.unpack(data, "x")
     assert content.header == header
     assert same(content.rows, rows)
@@ -73,7 +73,7 @@ def test_round_trip(seed: int) -> None:
 
 
 def test_an_idle_segment_has_no_rows() -> None:
-    header, data = segment.seal(replace(blank(), end_lsn=Lsn(5)), LogRows.empty(), {})
+    header, data = segment.seal(replace(empty_header(), end_lsn=Lsn(5)), LogRows.empty(), {})
     (content,) = segment.unpack(data, "x")
     assert content.header == header
     assert (len(content.rows), header.rows, header.first, header.last, header.ends_at_commit) == (
@@ -87,7 +87,7 @@ def test_an_idle_segment_has_no_rows() -> None:
 
 
 def test_headers_are_read_from_the_end_of_an_object() -> None:
-    header, _, data = sealed()
+    header, _, data = seal_segment()
     needed = segment.unpack_headers(data[-50:], "x")
     assert isinstance(needed, int)
     assert segment.unpack_headers(data[-needed:], "x") == ([header], segment.unpack(data, "x")[0].relations)
@@ -96,7 +96,7 @@ def test_headers_are_read_from_the_end_of_an_object() -> None:
 
 
 def test_every_bit_flip_is_detected() -> None:
-    _, _, data = sealed(transactions=3)
+    _, _, data = seal_segment(transactions=3)
     flips = range(len(data) * 8) if len(data) < 6000 else random.Random(0).sample(range(len(data) * 8), 40_000)
     for bit in flips:
         damaged = bytearray(data)
@@ -106,7 +106,7 @@ def test_every_bit_flip_is_detected() -> None:
 
 
 def test_every_truncation_is_detected() -> None:
-    _, _, data = sealed(transactions=3)
+    _, _, data = seal_segment(transactions=3)
     for length in range(len(data)):
         with pytest.raises(CorruptError):
             segment.unpack(data[:length], "x")
@@ -115,7 +115,7 @@ def test_every_truncation_is_detected() -> None:
 
 
 def test_any_parquet_reader_reads_a_segment(tmp_path: Path) -> None:
-    header, rows, data = sealed(transactions=30)
+    header, rows, data = seal_segment(transactions=30)
     file = tmp_path / "segment.parquet"
     file.write_bytes(data)
     table = pq.read_table(io.BytesIO(data))
@@ -130,7 +130,7 @@ def test_any_parquet_reader_reads_a_segment(tmp_path: Path) -> None:
 
 
 def test_a_foreign_parquet_file_is_rejected() -> None:
-    _, _, data = sealed()
+    _, _, data = seal_segment()
     stranger = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(data)).replace_schema_metadata(None), stranger)
     with pytest.raises(CorruptError):
@@ -145,10 +145,10 @@ def test_a_foreign_parquet_file_is_rejected() -> None:
         "",
         "{}",
         "[1]",
-        blank().to_json().replace('"version":1', '"version":2'),
-        blank().to_json().replace('"end_lsn":"0/0"', '"end_lsn":"zero"'),
-        blank().to_json().replace('"id":1', '"id": 1'),
-        json.dumps(json.loads(blank().to_json()) | {"more": 1}),
+        empty_header().to_json().replace('"version":1', '"version":2'),
+        empty_header().to_json().replace('"end_lsn":"0/0"', '"end_lsn":"zero"'),
+        empty_header().to_json().replace('"id":1', '"id": 1'),
+        json.dumps(json.loads(empty_header().to_json()) | {"more": 1}),
     ],
 )
 def test_an_invalid_header_is_rejected(text: str) -> None:
@@ -159,14 +159,14 @@ def test_an_invalid_header_is_rejected(text: str) -> None:
 
 
 def test_a_row_count_that_differs_from_the_headers_is_rejected() -> None:
-    header, rows, _ = sealed()
+    header, rows, _ = seal_segment()
     data = segment.pack([header.to_json()], rows.slice(1, len(rows)), {})
     with pytest.raises(CorruptError, match="but its headers say"):
         segment.unpack(data, "x")
 
 
 def test_merged_segments_are_unpacked_separately() -> None:
-    parts = [sealed(seed) for seed in range(4)]
+    parts = [seal_segment(seed) for seed in range(4)]
     headers = [replace(h, id=i, relations=()) for i, (h, _, _) in enumerate(parts, 1)]
     data = segment.pack([h.to_json() for h in headers], LogRows.concat([rows for _, rows, _ in parts]), {})
     contents = segment.unpack(data, "x")
@@ -178,9 +178,9 @@ def test_merged_segments_are_unpacked_separately() -> None:
 
 def test_relation_versions_apply_from_their_first_row() -> None:
     old, new = relation(100), relation(100, version=1)
-    rows = framed(Server(1).work(10).frames()).rows
+    rows = read_frames(Server(1).work(10).frames()).rows
     used = (segment.RelationUse(100, 0, old.digest), segment.RelationUse(100, 3, new.digest))
-    content = SegmentContent(replace(blank(), relations=used), rows, {old.digest: old, new.digest: new})
+    content = SegmentContent(replace(empty_header(), relations=used), rows, {old.digest: old, new.digest: new})
     assert [content.relation_at(row, 100) for row in (0, 2, 3, 9)] == [old, old, new, new]
     with pytest.raises(CorruptError, match="relation 5, which the segment does not define"):
         content.relation_at(0, 5)
@@ -197,7 +197,7 @@ def test_object_keys() -> None:
 def test_the_digest_does_not_depend_on_frame_boundaries() -> None:
     frames = Server(5).work(20).frames()
     transaction = OpenTransaction()
-    parts = [framed(part, transaction).rows for part in cut(random.Random(1), frames)]
-    whole = framed(frames).rows
+    parts = [read_frames(part, transaction).rows for part in split_randomly(random.Random(1), frames)]
+    whole = read_frames(frames).rows
     assert segment.content_digest(LogRows.concat(parts)) == segment.content_digest(whole)
     assert Position(Lsn(1), 2) < Position(Lsn(1), 3) < Position(Lsn(2), 0)

@@ -37,7 +37,7 @@ def _rows(start: int, count: int) -> tuple[pa.RecordBatch, pa.MapArray]:
     return batch, special
 
 
-def _taken(
+def _take_snapshot(
     store: Store, lsn: int, relation: Relation = _RELATION, chunks: int = 2, *, finish: bool = True
 ) -> TableSnapshot:
     id = format_.new_id(Lsn(lsn))
@@ -67,7 +67,7 @@ def file_store(file_address: StoreAddress) -> Store:
 
 
 def test_round_trip(store: Store) -> None:
-    taken = _taken(store, 0x1_0000_0010)
+    taken = _take_snapshot(store, 0x1_0000_0010)
     found = SnapshotReader(store).newest("public", "orders")
     assert found == taken
     assert found is not None
@@ -82,12 +82,12 @@ def test_round_trip(store: Store) -> None:
 def test_a_snapshot_without_metadata_is_not_listed(store: Store) -> None:
     reader = SnapshotReader(store)
     assert reader.tables() == []
-    unfinished = _taken(store, 100, finish=False)
+    unfinished = _take_snapshot(store, 100, finish=False)
     assert reader.list() == []
     assert reader.newest(oid=16384) is None
     assert reader.oids() == set()
     assert {key.rpartition("/")[0] for key in reader.orphans()} == {unfinished.prefix}
-    _taken(store, 200)
+    _take_snapshot(store, 200)
     assert [s.lsn for s in reader.list()] == [200]
     assert len(reader.orphans()) == 2
 
@@ -96,8 +96,8 @@ def test_find_by_name_oid_and_lsn(file_store: Store) -> None:
     reader = SnapshotReader(file_store)
     other = replace(_RELATION, oid=9, name="orders2")
     renamed = replace(_RELATION, name="purchases")
-    first, second = _taken(file_store, 0x20), _taken(file_store, 0x1_0000_0000)
-    third, fourth = _taken(file_store, 0x2_0000_0000, renamed), _taken(file_store, 0x30, other)
+    first, second = _take_snapshot(file_store, 0x20), _take_snapshot(file_store, 0x1_0000_0000)
+    third, fourth = _take_snapshot(file_store, 0x2_0000_0000, renamed), _take_snapshot(file_store, 0x30, other)
     assert reader.list("public", "orders") == [first, second]
     assert reader.list(oid=16384) == [first, second, third]
     assert reader.newest("public", "orders") == second
@@ -114,7 +114,7 @@ def test_find_by_name_oid_and_lsn(file_store: Store) -> None:
 
 @pytest.mark.parametrize("damage", [lambda d, i: d[:i] + bytes([d[i] ^ 0x10]) + d[i + 1 :], lambda d, i: d[:i]])
 def test_damage_is_detected(file_store: Store, damage: Callable[[bytes, int], bytes]) -> None:
-    taken = _taken(file_store, 7, chunks=1)
+    taken = _take_snapshot(file_store, 7, chunks=1)
     reader = SnapshotReader(file_store)
     for name in (META, "chunk-00001.parquet"):
         key = f"{taken.prefix}/{name}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.log.stream import Capture, Server, cut, relation, write
+from tests.log.stream import Capture, Server, relation, split_randomly, write
 
 from tailrace.change import Lsn, Position
 from tailrace.log import segment, trim
@@ -58,7 +58,7 @@ def test_a_sound_log_has_no_faults(any_store: Store, seed: int) -> None:
     server = Server(seed).work(25, largest=12)
     for life in range(4):
         capture = Capture(any_store)
-        parts = list(cut(rng, server.frames(), 8))
+        parts = list(split_randomly(rng, server.frames(), 8))
         for part in parts[: len(parts) if life == 3 else rng.randint(1, len(parts))]:
             capture.add(part)
     capture.idle(server.lsn + 8)

@@ -37,7 +37,7 @@ def plain_image(relation: Relation, values: Image | None) -> Row:
     return row, special
 
 
-def plain(relation: Relation, payload: bytes) -> tuple[Row, bool, Row]:
+def parse_row(relation: Relation, payload: bytes) -> tuple[Row, bool, Row]:
     row = message.parse(payload)
     if not isinstance(row, message.Insert | message.Update | message.Delete) or row.relation_oid != relation.oid:
         raise DecodeError("not a row of this relation")
@@ -46,7 +46,7 @@ def plain(relation: Relation, payload: bytes) -> tuple[Row, bool, Row]:
     return plain_image(relation, old), is_key, plain_image(relation, new)
 
 
-def vectorised(decoded: DecodedImages) -> list[tuple[Row, bool, Row]]:
+def decoded_rows(decoded: DecodedImages) -> list[tuple[Row, bool, Row]]:
     is_key = [bool(key) for key in decoded.old_is_key]
     return list(zip(image_rows(decoded.old), is_key, image_rows(decoded.new), strict=True))
 

@@ -25,7 +25,7 @@ def payloads(*messages: bytes) -> pa.Array:
     return pa.array(messages, pa.binary())
 
 
-def randomly_sent(rows: list[Image], seed: int) -> list[bytes]:
+def random_messages(rows: list[Image], seed: int) -> list[bytes]:
     chance = random.Random(seed)
     messages = []
     for row in rows:
@@ -40,12 +40,12 @@ def randomly_sent(rows: list[Image], seed: int) -> list[bytes]:
 @given(values.tables(), st.integers(0, 2**32))
 def test_kernels_agree_with_the_plain_decoder(table: tuple[Relation, list[Image]], seed: int) -> None:
     relation, rows = table
-    messages = randomly_sent(rows, seed)
+    messages = random_messages(rows, seed)
     for array in (payloads(*messages), pa.array(messages, pa.large_binary())):
-        expected = [read.plain(relation, message) for message in messages]
-        assert read.vectorised(decode(relation, array)) == expected
+        expected = [read.parse_row(relation, message) for message in messages]
+        assert read.decoded_rows(decode(relation, array)) == expected
     middle = decode(relation, payloads(*messages).slice(1, 3))
-    assert read.vectorised(middle) == expected[1:4]
+    assert read.decoded_rows(middle) == expected[1:4]
 
 
 @fixed

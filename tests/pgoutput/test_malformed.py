@@ -33,7 +33,7 @@ TEXTS: dict[tuple[str, int], list[str]] = {
 }
 
 
-def alone(message: bytes) -> pa.Array:
+def single_message(message: bytes) -> pa.Array:
     """The message in memory of exactly its size, so that reading past its end leaves the buffer."""
     return pa.array([message], pa.binary())
 
@@ -41,11 +41,11 @@ def alone(message: bytes) -> pa.Array:
 def outcomes(relation: Relation, message: bytes) -> tuple[object, object]:
     """The results of the kernels and of the plain decoder for a message; None for DecodeError."""
     try:
-        compiled: object = read.vectorised(decode(relation, alone(message)))[0]
+        compiled: object = read.decoded_rows(decode(relation, single_message(message)))[0]
     except DecodeError:
         compiled = None
     try:
-        plain: object = read.plain(relation, message)
+        plain: object = read.parse_row(relation, message)
     except DecodeError:
         plain = None
     return compiled, plain
@@ -63,9 +63,9 @@ def test_every_truncation_is_rejected() -> None:
         assert None not in outcomes(relation, message)
         for size in range(len(message)):
             with pytest.raises(DecodeError):
-                decode(relation, alone(message[:size]))
+                decode(relation, single_message(message[:size]))
         with pytest.raises(DecodeError, match="too many"):
-            decode(relation, alone(message + b"\0"))
+            decode(relation, single_message(message + b"\0"))
 
 
 def test_decoders_agree_on_damaged_messages() -> None:

@@ -389,7 +389,7 @@ def test_a_crash_at_any_write_changes_nothing(
             )
         found = contents(address)
         assert is_longer or found == expected, keys[at - 1]
-        assert delivered(found) == delivered(expected), keys[at - 1]
+        assert read_records(found) == read_records(expected), keys[at - 1]
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
@@ -410,7 +410,7 @@ def test_a_full_disk_stops_the_sink_without_losing_changes(
     assert contents(address) == expected
 
 
-def delivered(files: dict[str, bytes]) -> list[tuple[str, str]]:
+def read_records(files: dict[str, bytes]) -> list[tuple[str, str]]:
     """Return operation and position of all records in files of either format."""
     found = []
     for key, data in files.items():

@@ -17,7 +17,7 @@ from tailrace.sinks.iceberg.properties import catalog_properties, packages
 PLANTED = "hunter2"
 
 
-def configured(**given: Any) -> ConfiguredSink:
+def make_sink(**given: Any) -> ConfiguredSink:
     raw = {"type": "iceberg", "name": "lake", **given}
     (found,) = sinks.from_settings(settings.Settings(store=settings.StoreSettings("memory://log"), sinks=(raw,)), {})
     return found
@@ -44,7 +44,7 @@ def configured(**given: Any) -> ConfiguredSink:
 )
 def test_invalid_settings_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        configured(**given)
+        make_sink(**given)
     assert message in str(raised.value)
     assert PLANTED not in repr(raised.value.args)
 
@@ -103,5 +103,5 @@ def test_packages_match_warehouse_and_catalog() -> None:
 
 def test_executors_get_no_secrets_of_the_catalog() -> None:
     secrets = {"catalog_options": {"token": PLANTED}, "catalog_password": PLANTED}
-    sink = configured(warehouse="/lake", catalog=f"postgresql://me:{PLANTED}@h/db", **secrets).sink
+    sink = make_sink(warehouse="/lake", catalog=f"postgresql://me:{PLANTED}@h/db", **secrets).sink
     assert PLANTED.encode() not in pickle.dumps(sink)

@@ -404,12 +404,12 @@ def test_the_example_copies_the_source(database: Database, server: NatsServer, t
                     lambda: asyncio.run(example.follow(server.url, "accounts", ["id"], str(path), stop))
                 )
                 assert wait_until(lambda: ended.is_set() or consumer.done(), 120)
-                wait_until(lambda: consumer.done() or _copied(path) == _source(database), 120)
+                wait_until(lambda: consumer.done() or _rows_in_sqlite(path) == _rows_at_source(database), 120)
             finally:
                 stop.set()
                 load.join()
         consumer.result()
-        copied, source = _copied(path), _source(database)
+        copied, source = _rows_in_sqlite(path), _rows_at_source(database)
         assert not list(copied - source)[:3]
         assert not list(source - copied)[:3]
 
@@ -436,12 +436,12 @@ def _work(database: Database, ended: threading.Event) -> None:
     ended.set()
 
 
-def _source(database: Database) -> Counter[Any]:
+def _rows_at_source(database: Database) -> Counter[Any]:
     with database.connect() as connection:
         return Counter(connection.execute("SELECT id, owner, large, note FROM accounts").fetchall())
 
 
-def _copied(path: Path) -> Counter[Any]:
+def _rows_in_sqlite(path: Path) -> Counter[Any]:
     copy = sqlite3.connect(path)
     try:
         return Counter(copy.execute("SELECT id, owner, large, note FROM accounts").fetchall())

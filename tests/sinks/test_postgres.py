@@ -51,7 +51,7 @@ def work_on(database: Database, directory: Path, seed: int, transactions: int, *
     return log.store, tables
 
 
-def at_random(rng: random.Random) -> dict[str, Any]:
+def random_steps(rng: random.Random) -> dict[str, Any]:
     return {
         "parts": lambda: rng.randint(1, 4),
         "limits": lambda: BatchLimits(rng.choice([1, 3, 10, 100]), 1 << 30),
@@ -74,7 +74,7 @@ def _follow_a_random_workload(database: Database, replica: Database, tmp_path: P
     if seed % 2:
         replica.execute(values.DECLARATIONS)
     store, tables = work_on(database, tmp_path, seed, 200, ddl=True, exclusive=0.03)
-    deliver(sink_to(replica), store, **at_random(random.Random(seed)))
+    deliver(sink_to(replica), store, **random_steps(random.Random(seed)))
     compared = 0
     for table in tables:
         found = rows_of(replica, table.schema, table.name)
@@ -92,7 +92,7 @@ def test_current_versions_of_a_history_are_the_source_rows(
 ) -> None:
     """Also after schema changes: dropped columns remain in the history, and are ignored here."""
     store, tables = work_on(database, tmp_path, seed + 10, 150, ddl=True, exclusive=0.03)
-    deliver(sink_to(replica, mode="history"), store, **at_random(random.Random(seed)))
+    deliver(sink_to(replica, mode="history"), store, **random_steps(random.Random(seed)))
     for table in tables:
         if rows_of(replica, table.schema, table.name) is not None:
             with replica.connect() as theirs, database.connect() as ours:
@@ -105,7 +105,7 @@ def test_current_versions_of_a_history_are_the_source_rows(
 @pytest.mark.parametrize("seed", range(2))
 def test_a_history_has_every_version(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
     store, tables = work_on(database, tmp_path, seed + 20, 150, exclusive=0.03)
-    deliver(sink_to(replica, mode="history"), store, **at_random(random.Random(seed)))
+    deliver(sink_to(replica, mode="history"), store, **random_steps(random.Random(seed)))
     changes = list(LogReader(store).changes())
     for table in tables:
         own = [c for c in changes if (c.schema, c.table) == (table.schema, table.name)]

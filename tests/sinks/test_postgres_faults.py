@@ -165,13 +165,13 @@ def test_kill_at_any_time(log: Captured, database: Database, replica: Database, 
         child.wait()
         child.stdout.close()
         kills += 1
-        _released(replica)
+        _wait_for_release(replica)
     deliver(sink_to(replica), log.store, limits=BatchLimits(2, 1 << 30))
     assert_same(database, replica, "t", "bag")
     assert replica.rows(_STAGED) == [(0,)]
 
 
-def _released(replica: Database) -> None:
+def _wait_for_release(replica: Database) -> None:
     """Wait until the server has detected that the child has exited."""
     query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{replica.name}' AND pid <> pg_backend_pid()"
     assert wait_until(lambda: replica.rows(query) == [(0,)], 30)

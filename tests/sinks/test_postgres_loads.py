@@ -56,7 +56,10 @@ class Scene:
     def stepper(self, mode: str = "mirror") -> DrivenStepper:
         common = SinkSettings(type="postgres", name="replica")
         return DrivenStepper(
-            ConfiguredSink(common, sink_to(self.replica, mode=mode)), self.given.store, _pickled, parallelism=lambda: 2
+            ConfiguredSink(common, sink_to(self.replica, mode=mode)),
+            self.given.store,
+            _run_pickled,
+            parallelism=lambda: 2,
         )
 
     def deliver(self, mode: str = "mirror", rewind: str | None = None) -> None:
@@ -73,7 +76,7 @@ class Scene:
             stepper.close()
 
 
-def _pickled(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
+def _run_pickled(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
     return [pickle.loads(pickle.dumps(task)).run() for task in tasks]
 
 

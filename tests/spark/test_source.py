@@ -162,7 +162,7 @@ def test_values_of_every_type_one_by_one(spark: SparkSession, database: Database
     assert [as_json(row) for row in found] == [change_text.to_json(change) for change in changes]
 
 
-def shown(table: pa.Table, relation: Relation) -> oracle.Rows:
+def table_rows(table: pa.Table, relation: Relation) -> oracle.Rows:
     """The table's own columns as PostgreSQL prints them."""
     found = []
     for row_number in range(len(table)):
@@ -205,7 +205,7 @@ def test_rows_with_older_columns_equal_the_result_of_select(
         expected = oracle.rows(log.connection, "public", "t")
         changes = [c for c in log.changes() if c.relation]
         frame = load(spark, log.store, table="public.t")
-        assert shown(arrow(frame), newest(changes)) == expected
+        assert table_rows(arrow(frame), newest(changes)) == expected
         before = load(spark, log.store, table="public.t", ending=str(changes[4].position.commit_lsn))
         assert before.columns[:7] == ["id", "a", "n", "gone", "d", "e", "at"], "the columns are not those of that time"
         assert {row.id for row in before.collect()} == {1, 2, 3}

@@ -18,9 +18,9 @@ from tests import oracle
 from tests.e2e.captured import captured
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
-from tests.log.stream import Capture, Server, cut, write
+from tests.log.stream import Capture, Server, split_randomly, write
 from tests.spark.logs import as_json, captured_to, stream
-from tests.spark.test_source import shown
+from tests.spark.test_source import table_rows
 
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
@@ -79,7 +79,7 @@ def test_batches_are_bounded_even_after_a_restart(
     store = Store.open(*file_address)
     server = Server(1).work(60)
     capture = Capture(store)
-    parts = list(cut(random.Random(1), server.frames(), 6))
+    parts = list(split_randomly(random.Random(1), server.frames(), 6))
     half = len(parts) // 2
     for part in parts[:half]:
         capture.add(part)
@@ -172,7 +172,7 @@ def test_columns_that_change_while_a_query_runs(spark: SparkSession, database: D
 
         table = load(spark, log.store, table="public.u").where("_operation = 'INSERT' AND id <> 4").toArrow()
         relation = [c.relation for c in log.changes() if c.relation][-1]
-        assert shown(table, relation) == oracle.rows(log.connection, "public", "u")
+        assert table_rows(table, relation) == oracle.rows(log.connection, "public", "u")
 
 
 def test_starting_at_an_lsn_or_at_the_end(spark: SparkSession, database: Database, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_another_log_is_refused(spark: SparkSession, tmp_path: Path, file_addres
         shutil.rmtree(tmp_path / "store" / "log", ignore_errors=True)
         server = Server(seed).work(transactions)
         capture = Capture(store)
-        for part in cut(random.Random(0), server.frames(), 20):
+        for part in split_randomly(random.Random(0), server.frames(), 20):
             capture.add(part)
         return server
 

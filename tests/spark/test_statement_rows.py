@@ -69,7 +69,7 @@ def run_of(given: Sequence[Given], of: Relation, first: int) -> TableChanges:
     )
 
 
-def shown(changes: Iterable[TableChanges]) -> list[Given]:
+def to_given(changes: Iterable[TableChanges]) -> list[Given]:
     found = []
     for run in changes:
         for row in range(len(run)):
@@ -89,7 +89,7 @@ class Collector(BaseSink):
     def stage(self, part: Part) -> list[Given]:
         runs = [run for chunk in part.chunks for run in chunk if isinstance(run, TableChanges)]
         assert [run.at.is_last.all() for run in runs] == [True] * len(runs), "each change must be its own transaction"
-        return shown(runs)
+        return to_given(runs)
 
 
 @dataclass

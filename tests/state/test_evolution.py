@@ -171,7 +171,7 @@ def test_changed_types_are_cast_as_postgres_casts(database: Database, was: str, 
     """The oracle is the server: `value::was::is_`."""
     with database.connect() as connection:
         oracle.pin(connection)
-        before, after = (declared(connection, type_) for type_ in (was, is_))
+        before, after = (column_of_type(connection, type_) for type_ in (was, is_))
         query = f"SELECT v::{was}, v::{was}::{is_} FROM unnest(%s::text[]) WITH ORDINALITY AS u (v, n) ORDER BY n"
         result = connection.execute(query.encode(), [given]).pgresult
         assert result is not None
@@ -183,7 +183,7 @@ def test_changed_types_are_cast_as_postgres_casts(database: Database, was: str, 
     assert (shown.special and shown.special.to_pylist()) == (expected.special and expected.special.to_pylist())
 
 
-def declared(connection: Any, type_: str) -> Column:
+def column_of_type(connection: Any, type_: str) -> Column:
     name, _, modifier = type_.partition("(")
     query = "SELECT oid, typnamespace::regnamespace::text, typname FROM pg_type WHERE oid = %s::regtype"
     oid, schema, name = connection.execute(query, [name]).fetchone()

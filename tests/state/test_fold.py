@@ -87,7 +87,7 @@ def texts(batch: pa.RecordBatch) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-def applied(changes: TableChanges, folded: NetChanges, before: list[Row]) -> Counter[Row]:
+def apply_net_effect(changes: TableChanges, folded: NetChanges, before: list[Row]) -> Counter[Row]:
     """Apply the net effect as a consumer does: remove deleted and moved rows, then add inserted and moved ones."""
     rows = {key_of(row): row for row in before}
     assert len(rows) == len(before)
@@ -120,7 +120,7 @@ _STEP = st.tuples(
 )
 
 
-def played(
+def play_steps(
     relation: Relation, had: set[int], steps: list[Any], *, is_deferred: bool = False
 ) -> tuple[Table, list[Row]]:
     def row(key: int, number: int) -> Row:
@@ -148,9 +148,9 @@ thoroughly = settings(derandomize=True, deadline=None, max_examples=400)
 @thoroughly
 @given(st.sampled_from("df"), st.sets(st.integers(0, len(_KEYS) - 1)), st.lists(_STEP, max_size=40))
 def test_net_effect_equals_the_changes_one_by_one(identity: str, had: set[int], steps: list[Any]) -> None:
-    table, before = played(relation(identity), had, steps)
+    table, before = play_steps(relation(identity), had, steps)
     changes = changes_of(table.relation, table.payloads)
-    assert applied(changes, fold(changes), before) == Counter(table.rows)
+    assert apply_net_effect(changes, fold(changes), before) == Counter(table.rows)
 
 
 @thoroughly
@@ -160,10 +160,10 @@ def test_net_effect_equals_the_changes_one_by_one(identity: str, had: set[int], 
 )
 def test_rows_that_share_a_key_until_commit_are_distinguished(had: set[int], steps: list[Any]) -> None:
     """With a deferrable key and replica identity full, one statement may swap two keys."""
-    table, before = played(relation("f"), had, steps, is_deferred=True)
+    table, before = play_steps(relation("f"), had, steps, is_deferred=True)
     assume(len({key_of(row) for row in table.rows}) == len(table.rows))
     changes = changes_of(table.relation, table.payloads)
-    assert applied(changes, fold(changes), before) == Counter(table.rows)
+    assert apply_net_effect(changes, fold(changes), before) == Counter(table.rows)
 
 
 @thoroughly
@@ -203,7 +203,7 @@ def test_keys_swapped_through_a_third() -> None:
     folded = fold(changes)
     assert len(folded) == 2
     assert folded.is_moved.all()
-    assert applied(changes, folded, before) == Counter([(b"2", b"A", b"", None), (b"1", b"B", b"", None)])
+    assert apply_net_effect(changes, folded, before) == Counter([(b"2", b"A", b"", None), (b"1", b"B", b"", None)])
 
 
 def test_a_key_too_large_to_be_sent_again_is_in_the_old_image() -> None:

@@ -34,7 +34,7 @@ def connection(postgres: Postgres) -> Iterator[Connection]:
     drop_database(database)
 
 
-def printed(connection: Connection, query: str, *arguments: object) -> list[bytes | None]:
+def printed_values(connection: Connection, query: str, *arguments: object) -> list[bytes | None]:
     """The first column, as PostgreSQL prints it."""
     result = connection.execute(query.encode(), arguments).pgresult
     assert result is not None
@@ -48,7 +48,7 @@ def column_of(connection: Connection, type_: str) -> Column:
     return catalog.describe(connection, [oid])[oid].columns[0]
 
 
-def snapshotted(relation: Relation, rows: list[tuple[bytes | None, ...]]) -> pa.RecordBatch:
+def snapshot_batch(relation: Relation, rows: list[tuple[bytes | None, ...]]) -> pa.RecordBatch:
     """The rows in the form of a snapshot's chunk."""
     found: Images = decode_copy(relation, b"".join(build.copy_line(row) for row in rows))
     special = found.special if found.special is not None else pa.nulls(len(rows), types.SPECIALS)
@@ -62,7 +62,7 @@ def texts(batch: pa.RecordBatch) -> list[tuple[bytes | None, ...]]:
 
 def assert_printed_alike(column: Column, own: list[bytes | None]) -> None:
     relation = Relation(1, "public", "one", "d", (column,))
-    images = snapshot_images(snapshotted(relation, [(text,) for text in own]), relation, as_text=True)
+    images = snapshot_images(snapshot_batch(relation, [(text,) for text in own]), relation, as_text=True)
     assert images.batch.schema == types.schema(relation, as_text=True)
     images.batch.validate(full=True)
     assert [row[0] for row in texts(images.batch)] == own
@@ -76,7 +76,7 @@ def test_value(connection: Connection, type_: str) -> None:
     given = [values.value(rng, type_) for _ in range(200)]
     for value in given:
         connection.execute(f"INSERT INTO one VALUES (%s::{type_})".encode(), [value])
-    assert_printed_alike(column, printed(connection, "SELECT c FROM one"))
+    assert_printed_alike(column, printed_values(connection, "SELECT c FROM one"))
 
 
 def _floats(width: str, count: int) -> list[float]:
@@ -98,7 +98,7 @@ def _floats(width: str, count: int) -> list[float]:
 @pytest.mark.parametrize(("type_", "width"), [("float4", "f"), ("float8", "d")])
 def test_floats(connection: Connection, type_: str, width: str) -> None:
     given = [f for f in _floats(width, MANY) if abs(f) < 3.4e38 or width == "d"]
-    own = printed(connection, f"SELECT u::{type_} FROM unnest(%s::float8[]) u", given)
+    own = printed_values(connection, f"SELECT u::{type_} FROM unnest(%s::float8[]) u", given)
     assert len(own) == len(given)
     assert_printed_alike(column_of(connection, type_), own)
 
@@ -110,7 +110,7 @@ def _random(low: int, high: int) -> list[int]:
 
 @pytest.mark.parametrize("days", [(-2440588, 2145042904), (-719_400, -718_800), (2_932_500, 2_933_300)])
 def test_dates(connection: Connection, days: tuple[int, int]) -> None:
-    own = printed(connection, "SELECT '1970-01-01'::date + u FROM unnest(%s::int[]) u", _random(*days))
+    own = printed_values(connection, "SELECT '1970-01-01'::date + u FROM unnest(%s::int[]) u", _random(*days))
     assert_printed_alike(column_of(connection, "date"), own)
 
 
@@ -120,7 +120,7 @@ def test_timestamps(connection: Connection, type_: str, seconds: tuple[int, int]
     rng = random.Random(3)
     given = _random(*seconds)
     fractions = [rng.choice([0, 5, 10, 500_000, 999_999, rng.randint(0, 999_999)]) for _ in given]
-    own = printed(
+    own = printed_values(
         connection,
         "SELECT (to_timestamp(0) + s * interval '1 second' + f * interval '1 microsecond')::" + type_
         + " FROM unnest(%s::int8[], %s::int[]) u(s, f)",
@@ -132,7 +132,7 @@ def test_timestamps(connection: Connection, type_: str, seconds: tuple[int, int]
 
 def test_times(connection: Connection) -> None:
     moments = [0, 1, 86_399_999_999, 86_400_000_000, 60_000_000, *_random(0, 86_399_999_999)]
-    own = printed(
+    own = printed_values(
         connection, "SELECT ('00:00'::time + u * interval '1 microsecond') FROM unnest(%s::int8[]) u", moments
     )
     assert_printed_alike(column_of(connection, "time"), [*own, b"24:00:00", None])
@@ -144,7 +144,7 @@ def test_intervals(connection: Connection) -> None:
     def some(limit: int) -> list[int]:
         return [rng.choice([0, 1, -1, 12, -13, limit, rng.randint(-limit, limit)]) for _ in range(MANY)]
 
-    own = printed(
+    own = printed_values(
         connection,
         "SELECT make_interval(months => m, days => d) + t * interval '1 microsecond'"
         " FROM unnest(%s::int[], %s::int[], %s::int8[]) u(m, d, t)",
@@ -166,7 +166,7 @@ def test_decimals(connection: Connection, type_: str) -> None:
         digits = str(number).rjust(fraction + 1, "0")
         point = len(digits) - fraction
         given.append(f"{rng.choice(['', '-'])}{digits[:point]}.{digits[point:]}0")
-    own = printed(connection, f"SELECT u::{type_} FROM unnest(%s::text[]) u", given)
+    own = printed_values(connection, f"SELECT u::{type_} FROM unnest(%s::text[]) u", given)
     assert_printed_alike(column_of(connection, type_), own)
 
 
@@ -181,7 +181,7 @@ def test_special_values_are_in_their_columns(connection: Connection) -> None:
         (None, b"00:00:00", None, b"\\x00ff"),
         (b"-1.00", b"24:00:00", b"NaN", b"\\x0a"),
     ]
-    batch = snapshotted(relation, rows)
+    batch = snapshot_batch(relation, rows)
     for start, stop in ((0, 4), (1, 4), (2, 3), (1, 2), (0, 0)):
         piece = batch.slice(start, stop - start)
         assert texts(snapshot_images(piece, relation, as_text=True).batch) == rows[start:stop]

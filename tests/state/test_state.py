@@ -116,7 +116,7 @@ def texts(images: Images, relation: Relation) -> oracle.Rows:
     return Counter(zip(*columns, strict=True))
 
 
-def taken_of(reader: LogReader, table: str, lsn: Lsn | None = None) -> TableSnapshot:
+def snapshot_of(reader: LogReader, table: str, lsn: Lsn | None = None) -> TableSnapshot:
     return table_state.find(reader, "public", table, lsn).snapshot
 
 
@@ -319,7 +319,7 @@ def test_the_newest_snapshot_before_the_lsn_is_used(database: Database, tmp_path
         it.snapshot()
         second = it.mark("t")
         reader = LogReader(it.store)
-        assert taken_of(reader, "t", first).lsn < first < taken_of(reader, "t", second).lsn < second
+        assert snapshot_of(reader, "t", first).lsn < first < snapshot_of(reader, "t", second).lsn < second
         newest = table_state.find(reader, "public", "t")
         assert newest.lsn >= second
         assert read(newest, reader) == it.rows[second]["public", "t"]
