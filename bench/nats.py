@@ -1,7 +1,7 @@
-"""NATS JetStream: a ready log drained into a stream on disk, beside what only receives and what only publishes.
+"""NATS JetStream: a ready log drained into a stream on disk, compared with a bare receiver and a bare publisher.
 
-The bare publisher sends the very frames that the sink would, made before its clock begins, over the same connection
-with the same window: what is left of its rate is what reading, decoding and encoding leave.
+The bare publisher sends the frames that the sink would send, over the same connection with the same window. They are
+made before its clock starts, so the difference is the cost of reading, decoding and encoding.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _drain(report: Report, log: ReadyLog) -> None:
 
 
 def _publish(log: ReadyLog, server: NatsServer) -> float:
-    """Frames first, then the clock."""
+    """Make the frames, then start the clock."""
     reader = LogReader(Store.open(log.store_url))
     batch = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED)
     options = NatsOptions(url=server.url)
@@ -169,7 +169,7 @@ def _snapshots(report: Report, log: ReadyLog) -> None:
 
 
 def _check(server: NatsServer) -> None:
-    """Every id once: the stream's own count, and its last message."""
+    """Check that the stream has every id once, by its own count and its last message."""
     client = NatsClient(NatsOptions(url=server.url), "check")
     try:
         state = client.request("$JS.API.STREAM.INFO.CDC")["state"]
@@ -179,7 +179,7 @@ def _check(server: NatsServer) -> None:
 
 
 def _cpu() -> float:
-    """Of this process and what it started, the servers left out."""
+    """The CPU seconds of this process and its children, except the servers."""
     own = psutil.Process()
     total = 0.0
     for process in (own, *own.children(recursive=True)):
@@ -219,14 +219,14 @@ def _latency(report: Report) -> None:
                 connection.execute("INSERT INTO t (note) VALUES ('first')")
                 assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["bus"].error
                 watcher.start()
-                assert wait_until(lambda: len(seen) >= 1, 60), "the consumer has begun"
+                assert wait_until(lambda: len(seen) >= 1, 60), "the consumer did not start in time"
                 seen.clear()
                 rng = random.Random(1)
                 for _ in range(_WARMING + _COMMITS):
                     time.sleep(rng.expovariate(_PER_SECOND))
                     connection.execute("INSERT INTO t (note) VALUES ('x')")
                     committed.append(time.time())
-                assert wait_until(lambda: len(seen) >= len(committed), 60), "messages do not arrive"
+                assert wait_until(lambda: len(seen) >= len(committed), 60), "messages did not arrive in time"
             finally:
                 finished.set()
                 watcher.join()

@@ -32,11 +32,11 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 
 _PER_SECOND = 50
-# Java compiles what runs often: a process that has run for a minute is what people have.
+# Java compiles code that runs often. The measurement is of a warm process, as in production.
 _WARM_UP_S = 60.0
 _MEASURED_S = 40.0
 _IDLE_S = 20.0
-# The files' interval is over, and Spark has ended the workers that had nothing to do for a minute.
+# By then the interval of the sink `files` is over, and Spark has stopped workers that were idle for a minute.
 _UNTIL_IDLE_S = 90.0
 
 _SEEN = {"replica": "SELECT max(id) FROM t", "audit": "SELECT max((after ->> 'id')::int) FROM changes"}
@@ -44,7 +44,7 @@ _SEEN = {"replica": "SELECT max(id) FROM t", "audit": "SELECT max((after ->> 'id
 
 @dataclass
 class Cost:
-    """What some processes used while it was measured."""
+    """What some processes used during the measurement."""
 
     cores: float = 0.0
     resident_mb: float = 0.0
@@ -129,7 +129,9 @@ class Running:
                     latencies.committed.append(time.time())
             assert measuring is not None
             measuring.join()
-            assert wait_until(lambda: len(latencies.seen) == len(latencies.committed), 60), "rows do not arrive"
+            assert wait_until(lambda: len(latencies.seen) == len(latencies.committed), 60), (
+                "rows did not arrive in time"
+            )
         finally:
             finished.set()
             watcher.join()
@@ -149,7 +151,7 @@ class Running:
         cost.processes = len(after)
 
     def _used(self) -> dict[int, tuple[float, int]]:
-        """Processor seconds and bytes that nobody else has, by process."""
+        """Processor seconds and unshared bytes, by process."""
         found = {}
         for process in self._processes:
             for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):

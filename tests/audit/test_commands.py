@@ -45,20 +45,20 @@ def test_history_follows_a_row_through_its_keys(shell: Shell) -> None:
         "INSERT INTO lines VALUES (42, 1, '{}')",
     )
     text = shell.run("history", "public.orders", "43")
-    assert "another" not in text, "what had the key later is another row"
+    assert "another" not in text, "the row that had the key later is another row"
     lines = text.splitlines()
     assert [line.split()[1] for line in lines if not line.startswith(" ")] == ["INSERT", "UPDATE", "UPDATE", "DELETE"]
     assert "user=ann request=7" in lines[0]
     assert '    status   "new" → "paid"' in lines
     assert '    details  null → {"by": [1, 2.50]}' in lines
     assert "    id  42 → 43" in lines
-    told = [json.loads(line) for line in shell.run("history", "orders", "43", "--json").splitlines()]
-    assert told[1]["changed"] == {
+    history = [json.loads(line) for line in shell.run("history", "orders", "43", "--json").splitlines()]
+    assert history[1]["changed"] == {
         "status": {"from": "new", "to": "paid"},
         "details": {"from": None, "to": {"by": [1, 2.5]}},
     }
-    assert told[3]["row"] is None
-    as_of = shell.run("history", "orders", "43", "--as-of", told[1]["committed_at"], "--json")
+    assert history[3]["row"] is None
+    as_of = shell.run("history", "orders", "43", "--as-of", history[1]["committed_at"], "--json")
     assert json.loads(as_of)["status"] == "paid"
     assert "the row did not exist" in shell.run("history", "orders", "43", "--as-of", "2126-01-01")
     assert "no change of this row up to then" in shell.run("history", "orders", "43", "--as-of", "2020-01-01")
@@ -91,11 +91,11 @@ def test_revert_applies_the_statements_it_prints(shell: Shell) -> None:
     assert "applied" in shell.run("revert", "--xid", str(xid), "--apply")
     for name, rows in before.items():
         assert oracle.rows(connection, "public", name) == rows, name
-    told = shell.audited.rows()[-1]["context"]["tailrace_revert"]
-    assert told["xid"] == xid
-    assert told["transactions"] == [xid]
-    # It can itself be taken back.
-    shell.run("revert", "--context", f"tailrace_revert={json.dumps(told)}", "--apply")
+    context = shell.audited.rows()[-1]["context"]["tailrace_revert"]
+    assert context["xid"] == xid
+    assert context["transactions"] == [xid]
+    # A revert can be reverted.
+    shell.run("revert", "--context", f"tailrace_revert={json.dumps(context)}", "--apply")
     assert oracle.rows(connection, "public", "orders") != before["orders"]
 
 
@@ -127,8 +127,8 @@ def test_revert_reports_conflicts(shell: Shell) -> None:
     xid = shell.transaction("UPDATE orders SET status = 'paid'")
     shell.audited.execute("UPDATE orders SET amount = 5 WHERE id = 2")
     before = oracle.rows(connection, "public", "orders")
-    said = shell.run("revert", "--xid", str(xid), "--apply", code=1)
-    assert "1 later change of the same rows: UPDATE of public.orders 2" in said
+    output = shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert "1 later change of the same rows: UPDATE of public.orders 2" in output
     assert oracle.rows(connection, "public", "orders") == before
     shell.run("revert", "--xid", str(xid), "--apply", "--force")
     assert connection.execute("SELECT DISTINCT status FROM orders").fetchall() == [("new",)]
@@ -144,8 +144,8 @@ def test_revert_detects_changes_that_the_trail_lacks(shell: Shell) -> None:
     follow = shell.audited.follow
     shell.audited.follow = lambda: None  # type: ignore[method-assign]
     shell.audited.execute("UPDATE orders SET status = 'sent' WHERE id = 1")
-    said = shell.run("revert", "--xid", str(xid), "--apply", code=1)
-    assert "public.orders 1 is no longer as this change left it" in said
+    output = shell.run("revert", "--xid", str(xid), "--apply", code=1)
+    assert "public.orders 1 is no longer as this change left it" in output
     assert connection.execute("SELECT status FROM orders ORDER BY id").fetchall() == [("sent",), ("paid",)]
     shell.audited.follow = follow  # type: ignore[method-assign]
 
@@ -159,7 +159,7 @@ def test_revert_refuses_what_it_cannot_restore(shell: Shell) -> None:
     known = shell.transaction("UPDATE keyed SET n = 9 WHERE id = 1", "DELETE FROM keyed WHERE id = 2")
     shell.run("revert", "--xid", str(known), "--apply")
     rows = shell.audited.log.connection.execute("SELECT id, n FROM keyed ORDER BY id").fetchall()
-    assert rows == [(1, 1), (2, 2), (3, 3)], "the change before says what PostgreSQL did not send"
+    assert rows == [(1, 1), (2, 2), (3, 3)], "the previous change has the value that PostgreSQL did not send"
     shell.audited.trail.database.execute("DELETE FROM changes WHERE \"table\" = 'keyed' AND primary_key = '3'")
     unknown = shell.transaction("DELETE FROM keyed WHERE id = 3")
     assert "cannot be restored completely" in shell.run("revert", "--xid", str(unknown), code=1)
@@ -190,7 +190,7 @@ def test_revert_does_not_restore_masked_values(database: Database, destination: 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reverting_random_transactions(shell: Shell, postgres: Postgres, seed: int) -> None:
-    """If no conflict is reported, the database is as if they had never been."""
+    """If no conflict is reported, the database is as if the changes had never been made."""
     rng = random.Random(seed)
     work = list(_random_work(rng))
     xids = [shell.transaction(*statements) for statements in work]
@@ -271,9 +271,9 @@ def test_verify_reports_every_alteration(shell: Shell) -> None:
     ]
     for number, (statement, key, words) in enumerate(tampered, 1):
         trail.execute(f"{statement} primary_key = '{key}' AND operation = 'INSERT'")
-        said = shell.run("audit", "verify", code=1)
-        assert words in said
-        assert f"differs from the log in {number} of" in said
+        output = shell.run("audit", "verify", code=1)
+        assert words in output
+        assert f"differs from the log in {number} of" in output
 
 
 def test_verify_while_rows_are_added_and_expire(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,9 +298,9 @@ def test_verify_while_rows_are_added_and_expire(shell: Shell, monkeypatch: pytes
         "UPDATE changes SET commit_position = commit_position * 2"
         " WHERE id = (SELECT id FROM changes ORDER BY commit_position DESC LIMIT 1)"
     )
-    said = shell.run("audit", "verify", code=1)
-    assert "in the log, but not in the trail" in said
-    assert "in the trail, but not in the log" in said
+    output = shell.run("audit", "verify", code=1)
+    assert "in the log, but not in the trail" in output
+    assert "in the trail, but not in the log" in output
 
 
 def test_verify_with_unsent_values(shell: Shell) -> None:
@@ -331,9 +331,9 @@ def test_verify_with_unsent_values(shell: Shell) -> None:
         f" VALUES (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), 1, now()),"
         f" (gen_random_uuid(), '{database}', 'public', 'big', 'DELETE', now(), (1::bigint << 62), now())"
     )
-    said = shell.run("audit", "verify", code=1)
-    assert "1 rows were written before Tailrace" in said
-    assert "40000000/0:0  public.big: in the trail, but not in the log" in said
+    output = shell.run("audit", "verify", code=1)
+    assert "1 rows were written before Tailrace" in output
+    assert "40000000/0:0  public.big: in the trail, but not in the log" in output
 
 
 def test_verify_after_erasing_values(shell: Shell) -> None:
@@ -346,8 +346,8 @@ def test_verify_after_erasing_values(shell: Shell) -> None:
     shell.run("audit", "erase", "orders", "5", "--column", "status", "--yes")
     assert trail.rows("SELECT count(*) FROM changes WHERE changes::text LIKE '%secret%'") == [(0,)]
     assert trail.rows("SELECT after ->> 'status' FROM changes WHERE primary_key = '2'") == [("other",)]
-    said = shell.run("audit", "verify")
-    assert "2 rows have erased values" in said
+    output = shell.run("audit", "verify")
+    assert "2 rows have erased values" in output
     shell.audited.execute("UPDATE orders SET amount = 3 WHERE id = 5")
     shell.run("audit", "verify")
     xid = shell.transaction("DELETE FROM orders WHERE id = 5")
@@ -379,8 +379,8 @@ def test_erasing_covers_all_keys_of_a_row(shell: Shell) -> None:
         "DELETE FROM people WHERE id = 3",
         "INSERT INTO people VALUES (3, 'third', 'third')",
     )
-    told = [json.loads(line) for line in shell.run("history", "people", "1", "--json").splitlines()]
-    assert [line["row"] and line["row"]["id"] for line in told] == [1, 2, 3, 3, None]
+    history = [json.loads(line) for line in shell.run("history", "people", "1", "--json").splitlines()]
+    assert [line["row"] and line["row"]["id"] for line in history] == [1, 2, 3, 3, None]
     shell.audited.execute("UPDATE people SET name = 'later' WHERE id = 7")
     shell.audited.follow()
     trail.execute(
@@ -393,7 +393,7 @@ def test_erasing_covers_all_keys_of_a_row(shell: Shell) -> None:
     left = trail.rows("SELECT after ->> 'name' FROM changes WHERE after ->> 'name' !~ 'erased' ORDER BY 1")
     assert left == [("other",), ("third",)]
     assert trail.rows("SELECT count(*) FROM changes WHERE unchanged IS NOT NULL") == [(0,)], (
-        "nothing is to be found out"
+        "an erased value could still be recovered"
     )
     shell.run("audit", "verify")
 
@@ -405,8 +405,8 @@ def test_verify_after_log_retention(shell: Shell) -> None:
         shell.audited.follow()
     removed = retain(shell.audited.log.store, RetentionLimits(max_bytes=12_000), force=True).remove
     assert removed
-    said = shell.run("audit", "verify")
-    assert "rows are older than the retained log" in said
+    output = shell.run("audit", "verify")
+    assert "rows are older than the retained log" in output
     trail.execute("UPDATE changes SET after = '{}' WHERE primary_key = '5'")
     assert "orders 5: after differ" in shell.run("audit", "verify", code=1)
 

@@ -68,12 +68,12 @@ def test_the_drop_in_from_start_to_shutdown(tls: Tls, tmp_path: Path) -> None:
                 everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
                 running_ones = [each for each in everybody if each.status() != psutil.STATUS_ZOMBIE]
                 assert PLANTED not in str([each.cmdline() for each in running_ones])
-                told = subprocess.run(
+                history = subprocess.run(
                     tailrace("history", "t", "1"), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
                 )
-                assert told.returncode == 0, told.stderr
-                assert '"a" → "b"' in told.stdout.replace("?", '"a"')
-                assert "user=1" in told.stdout
+                assert history.returncode == 0, history.stderr
+                assert '"a" → "b"' in history.stdout.replace("?", '"a"')
+                assert "user=1" in history.stdout
             finally:
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(60) == 0, (tmp_path / "out").read_text()

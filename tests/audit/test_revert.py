@@ -151,8 +151,8 @@ def test_nulls_of_json(shell: Shell) -> None:
 def test_output_escapes_contexts(shell: Shell) -> None:
     """Applications and their users control contexts: neither SQL nor a terminal must interpret them."""
     context = {"user": "x\nDROP TABLE orders; --", "\rDROP TABLE lines; --": "\x1b[2J\x9b\u202e"}
-    said = f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
-    xid = shell.transaction(said, "INSERT INTO orders (id, status) VALUES (1, 'a')")
+    message = f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
+    xid = shell.transaction(message, "INSERT INTO orders (id, status) VALUES (1, 'a')")
     shown = shell.run("revert", "--xid", str(xid)) + shell.run("history", "orders", "1")
     assert "DROP TABLE" in shown
     assert all(line.startswith(("--", "DELETE FROM", "20", "    ")) for line in shown.splitlines())

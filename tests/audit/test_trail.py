@@ -61,8 +61,8 @@ def test_contexts(audited: Trailing) -> None:
         "BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '\\x00ff'::bytea); INSERT INTO t VALUES (15); COMMIT",
     )
     found = {row["primary_key"]: row["context"] for row in audited.rows()}
-    said = {key: value["n"] for key, value in found.items() if isinstance(value, dict)}
-    assert said == {
+    numbers = {key: value["n"] for key, value in found.items() if isinstance(value, dict)}
+    assert numbers == {
         "1": 1,
         "2": 1,
         '[1, "a"]': 1,
@@ -185,7 +185,7 @@ def test_unsent_values_do_not_come_from_another_column_of_the_same_name(audited:
     audited.execute("UPDATE r SET a = repeat('a', 9000)", "ALTER TABLE r ADD c int")
     audited.follow()
     audited.execute("UPDATE r SET n = 3")
-    assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "a column more makes the others no others"
+    assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "an added column does not rename the others"
 
 
 def test_unsent_values_do_not_come_from_another_row(audited: Trailing) -> None:
@@ -270,18 +270,18 @@ def test_values_of_every_type_can_be_restored(database: Database, tmp_path: Path
     insert = sql.SQL("INSERT INTO every VALUES ({})")
     with trailing(database, database, tmp_path) as audited:
         for number in range(80):
-            # Two that jsonb has no other word for: a json's null, and a zero's sign.
+            # jsonb does not distinguish two values: the null of a json column, and a negative zero.
             made = [values.value(rng, kind) for kind in values.TYPES]
             found = [None if text == "null" else "0" if text == "-0" else text for text in made]
             audited.log.connection.execute(insert.format(sql.SQL(", ").join(map(sql.Literal, [number, *found]))))
         audited.execute("UPDATE every SET n = 1")
         audited.follow()
-    there = database.rows("SELECT id, (to_jsonb(e) - 'n')::text FROM every e ORDER BY id")
+    expected = database.rows("SELECT id, (to_jsonb(e) - 'n')::text FROM every e ORDER BY id")
     for image, operation in (("after", "INSERT"), ("before", "UPDATE"), ("after", "UPDATE")):
-        told = f"""
+        query = f"""
             SELECT r.id, (to_jsonb(r) - 'n')::text FROM changes c, jsonb_populate_record(NULL::every, c.{image}) r
             WHERE c.operation = '{operation}' ORDER BY r.id"""
-        assert database.rows(told) == there, (image, operation)
+        assert database.rows(query) == expected, (image, operation)
 
 
 _BEMI = """
@@ -319,8 +319,8 @@ def test_a_table_that_bemi_created(database: Database, destination: Database, tm
     ]
     finer = destination.rows("SELECT count(*) FROM changes WHERE committed_at <> date_trunc('second', committed_at)")
     assert finer == [(3,)]
-    kept = destination.rows("SELECT count(*) FROM changes WHERE commit_position IS NULL")
-    assert kept == [(1,)]
+    remaining = destination.rows("SELECT count(*) FROM changes WHERE commit_position IS NULL")
+    assert remaining == [(1,)]
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,8 @@ def test_dropped_objects_are_described_as_far_as_pgoutput_did(any_database: Data
     any_database.execute("DROP TABLE t; DROP TYPE mood")
     messages = stream.messages()
     message = next(m for m in messages if isinstance(m, RelationMessage))
-    said = {m.oid: m for m in messages if isinstance(m, TypeMessage)}
-    found = relation(session, message, said)
+    type_messages = {m.oid: m for m in messages if isinstance(m, TypeMessage)}
+    found = relation(session, message, type_messages)
     oid = message.columns[1].type_oid
     assert found.key == ("id",)
     assert found.columns[0].type == Type(23, "pg_catalog", "int4")

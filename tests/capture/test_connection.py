@@ -97,9 +97,13 @@ def test_url_options_apply_unless_pinned(database: Database) -> None:
 
 def test_keepalives_are_set(database: Database) -> None:
     replication = connect_replication(SourceSettings(url=database.url))
-    told = {option.keyword: option.val for option in replication.info}
-    assert (told[b"keepalives"], told[b"keepalives_idle"], told[b"tcp_user_timeout"]) == (b"1", b"10", b"30000")
-    assert told[b"connect_timeout"] == b"10"
+    options = {option.keyword: option.val for option in replication.info}
+    assert (options[b"keepalives"], options[b"keepalives_idle"], options[b"tcp_user_timeout"]) == (
+        b"1",
+        b"10",
+        b"30000",
+    )
+    assert options[b"connect_timeout"] == b"10"
     replication.finish()
 
 

@@ -105,8 +105,8 @@ def _read_stream(connection: psycopg.Connection[Any], slot: str) -> tuple[Relati
         [slot],
     ):
         match message.parse(payload):
-            case message.RelationMessage() as said:
-                described = catalog.relation(connection, said)
+            case message.RelationMessage() as found:
+                described = catalog.relation(connection, found)
             case message.Insert():
                 payloads.append(payload)
     assert described is not None
@@ -269,10 +269,10 @@ def test_a_marker_is_in_the_wal(database: Database, file_address: StoreAddress) 
         "SELECT data FROM pg_logical_slot_peek_binary_changes('beside', NULL, NULL, 'proto_version', '1',"
         " 'publication_names', 'tailrace', 'messages', 'true')"
     )
-    said = [m for (payload,) in found if isinstance(m := message.parse(payload), message.LogicalMessage)]
-    assert [(m.prefix, m.transactional) for m in said] == [("tailrace.snapshot", True)]
-    assert f'"lsn": "{job.lsn}"'.encode() in said[0].content
-    assert f'"id": "{job.finished[0].id}"'.encode() in said[0].content
+    messages = [m for (payload,) in found if isinstance(m := message.parse(payload), message.LogicalMessage)]
+    assert [(m.prefix, m.transactional) for m in messages] == [("tailrace.snapshot", True)]
+    assert f'"lsn": "{job.lsn}"'.encode() in messages[0].content
+    assert f'"id": "{job.finished[0].id}"'.encode() in messages[0].content
 
 
 def test_a_least_privilege_role_suffices(database: Database, file_address: StoreAddress) -> None:

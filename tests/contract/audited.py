@@ -89,7 +89,7 @@ class Row(dict[str, Any]):
 
 
 def _texts(change: Change) -> dict[str, str | None]:
-    """`before` and `after` as JSON, cut out of the change's own."""
+    """`before` and `after` as JSON, cut out of the change's JSON."""
     text = to_json(change)
     decoder = json.JSONDecoder()
     found: dict[str, str | None] = {}

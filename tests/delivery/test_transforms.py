@@ -40,7 +40,7 @@ ALTER TABLE long REPLICA IDENTITY FULL;
 ALTER TABLE long ALTER body SET STORAGE EXTERNAL;
 """
 
-# Read by PostgreSQL and by us.
+# Conditions that both PostgreSQL and Tailrace evaluate.
 CONDITIONS = {
     "public.by_key": "id % 3 <> 0",
     "public.whole": "(total > 50 OR free < 0 OR took > interval '1 day') AND note IS DISTINCT FROM 'x' "
@@ -88,8 +88,8 @@ def delivered_changes(store: Store, by: Shaping, as_text: bool) -> dict[str, lis
     for run in changes(store, as_text=as_text, by=by):
         names = [OPERATIONS[int(letter)] for letter in run.operation]
         rows = zip(names, read.image_rows(run.old), run.old_is_key, read.image_rows(run.new), strict=True)
-        told = [(int(run.at.commit_lsn[i]), name, old, bool(k), new) for i, (name, old, k, new) in enumerate(rows)]
-        found.setdefault(run.relation.name, []).extend(told)
+        outcomes = [(int(run.at.commit_lsn[i]), name, old, bool(k), new) for i, (name, old, k, new) in enumerate(rows)]
+        found.setdefault(run.relation.name, []).extend(outcomes)
     return found
 
 
@@ -108,18 +108,18 @@ def expected_changes(database: Database, relations: dict[int, Relation], as_text
             "'publication_names', 'filtered')"
         )
         for (payload,) in connection.execute(query):
-            said = message.parse(payload)
-            if isinstance(said, message.Begin):
-                commit = int(said.commit_lsn)
-            if not isinstance(said, message.Insert | message.Update | message.Delete):
+            parsed = message.parse(payload)
+            if isinstance(parsed, message.Begin):
+                commit = int(parsed.commit_lsn)
+            if not isinstance(parsed, message.Insert | message.Update | message.Delete):
                 continue
-            relation = relations[said.relation_oid]
-            old = None if isinstance(said, message.Insert) else said.old
-            is_key = False if isinstance(said, message.Insert) else said.old_is_key
-            new = None if isinstance(said, message.Delete) else said.new
-            name = type(said).__name__.upper()
-            told = commit, name, row(relation, old), is_key and old is not None, row(relation, new)
-            found.setdefault(relation.name, []).append(told)
+            relation = relations[parsed.relation_oid]
+            old = None if isinstance(parsed, message.Insert) else parsed.old
+            is_key = False if isinstance(parsed, message.Insert) else parsed.old_is_key
+            new = None if isinstance(parsed, message.Delete) else parsed.new
+            name = type(parsed).__name__.upper()
+            outcome = commit, name, row(relation, old), is_key and old is not None, row(relation, new)
+            found.setdefault(relation.name, []).append(outcome)
     return found
 
 
@@ -197,8 +197,8 @@ def test_conditions_work_like_row_filters_of_postgresql(captured: tuple[Database
         expected = expected_changes(database, relations, as_text)
         assert delivered_changes(store, by, as_text) == expected
         if as_text:
-            turned = {(told[1], run) for run in expected for told in expected[run]}
-            assert len(turned) >= 14  # of 15: every operation, nearly everywhere
+            kinds = {(outcome[1], run) for run in expected for outcome in expected[run]}
+            assert len(kinds) >= 14  # of 15: every operation, nearly everywhere
             database.execute("SELECT pg_drop_replication_slot('theirs')")
             database.execute("SELECT pg_copy_logical_replication_slot('again', 'theirs')")
 
@@ -208,7 +208,7 @@ def test_a_condition_on_more_than_the_key_suggests_a_remedy(captured: tuple[Data
     database.execute('CREATE TABLE "Odd ""one" (id int PRIMARY KEY, n int)')
     capture(database, store, 'INSERT INTO "Odd ""one" VALUES (1, 1), (2, 5)')
     by = shaping(where={'public."Odd ""one"': "n > 3"})
-    assert sum(len(run) for run in changes(store, by=by)) == 1  # as long as rows only come, all is known
+    assert sum(len(run) for run in changes(store, by=by)) == 1  # an insert has all values
     capture(database, store, 'UPDATE "Odd ""one" SET n = 4')
     with pytest.raises(ConfigError, match=r"uses n, but UPDATE at 0/\w+:0 lacks the old") as raised:
         list(changes(store, by=by))
@@ -362,13 +362,13 @@ def test_columns_and_masks(captured: tuple[Database, Store], as_text: bool) -> N
     def hashed(text: str) -> str:
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def kept(number: int) -> Any:
+    def visible(number: int) -> Any:
         return str(number) if as_text else number
 
     one, two, body = hashed("1"), hashed("2"), hashed("b" * 5000)
     assert rows == [
-        ("INSERT", None, ([one, None, "***", body, hashed("NaN"), kept(7)], {})),
-        ("UPDATE", None, ([one, None, "***", UNCHANGED, hashed("NaN"), kept(8)], {})),
+        ("INSERT", None, ([one, None, "***", body, hashed("NaN"), visible(7)], {})),
+        ("UPDATE", None, ([one, None, "***", UNCHANGED, hashed("NaN"), visible(8)], {})),
         ("INSERT", None, ([two, None, None, None, None, None], {})),
         ("DELETE", ([one, None, None, None, None, None], {}), None),
     ]

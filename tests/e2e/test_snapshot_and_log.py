@@ -60,8 +60,8 @@ def test_snapshot_plus_log_equals_the_table(kind: str, request: pytest.FixtureRe
         for lsn in {snapshot.lsn for snapshot in taken}:
             assert _compare([s for s in taken if s.lsn == lsn], log, marks) >= 3
         assert set(Counter(snapshot.relation.oid for snapshot in taken).values()) == {2}
-        told = [loads(c.content or b"")["id"] for c in log if c.prefix == MARKER_PREFIX]
-        assert sorted(told) == sorted(snapshot.id for snapshot in taken)
+        announced = [loads(c.content or b"")["id"] for c in log if c.prefix == MARKER_PREFIX]
+        assert sorted(announced) == sorted(snapshot.id for snapshot in taken)
     finally:
         drop_database(database)
 

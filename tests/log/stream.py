@@ -1,7 +1,7 @@
 """A generated replication stream: XLogData frames, the changes in them, and logs written from them.
 
-`Server` has a WAL position and commits transactions; like a slot, it can resend from any LSN. `framed` reads frames,
-and `write` writes them to a log as capture does.
+`Server` has a WAL position and commits transactions; like a slot, it can resend from any LSN. `read_frames` reads
+frames, and `write` writes them to a log as capture does.
 """
 
 from __future__ import annotations

@@ -54,17 +54,17 @@ def positions(changes: list[Change]) -> list[str]:
 def test_cat_json(url: str, server: Server) -> None:
     found = lines("cat", "--json", "--store", url)
     assert [f["position"] for f in found] == positions(server.changes)
-    for told, change in zip(found, server.changes, strict=True):
-        assert list(told) == FIELDS
-        assert told["commit_lsn"] == str(change.position.commit_lsn)
-        assert told["committed_at"] == format_timestamp(change.committed_at)
-        assert told["committed_at"].endswith("Z")
-        assert told["unchanged"] == list(change.unchanged)
-        assert told["operation"] == change.operation
+    for printed, change in zip(found, server.changes, strict=True):
+        assert list(printed) == FIELDS
+        assert printed["commit_lsn"] == str(change.position.commit_lsn)
+        assert printed["committed_at"] == format_timestamp(change.committed_at)
+        assert printed["committed_at"].endswith("Z")
+        assert printed["unchanged"] == list(change.unchanged)
+        assert printed["operation"] == change.operation
         if change.operation == "TRUNCATE":
-            assert told["message"] == "CASCADE"
+            assert printed["message"] == "CASCADE"
         if change.relation is not None:
-            assert (told["schema"], told["table"]) == ("public", change.relation.name)
+            assert (printed["schema"], printed["table"]) == ("public", change.relation.name)
 
 
 def test_cat_between_bounds(url: str, server: Server) -> None:

@@ -164,7 +164,9 @@ def test_plans_are_the_same_after_merging(store: Store) -> None:
     fresh = LogReader(store)
     assert follow(fresh, BatchLimits(4, 1 << 40)) == planned
     assert [c for batch in planned for c in changes(fresh, batch)] == server.changes
-    assert [c for batch in planned for c in changes(reader, batch)] == server.changes, "by one that knew other objects"
+    assert [c for batch in planned for c in changes(reader, batch)] == server.changes, (
+        "by a reader that listed other objects"
+    )
 
 
 def test_reading_begins_where_retention_ended(store: Store) -> None:
@@ -182,9 +184,9 @@ def test_reading_begins_where_retention_ended(store: Store) -> None:
     fresh = LogReader(store)
     start = planner.start_offset(fresh, None)
     assert changes(fresh, planner.next_batch(fresh, start, planner.UNLIMITED)) == left
-    stood = Offset(before.id, before.end_lsn)
-    assert changes(fresh, planner.next_batch(fresh, stood, planner.UNLIMITED)) == left, (
-        "a reader that stood just there goes on"
+    resumed = Offset(before.id, before.end_lsn)
+    assert changes(fresh, planner.next_batch(fresh, resumed, planner.UNLIMITED)) == left, (
+        "a reader at this offset continues"
     )
     with pytest.raises(GapError, match="retention"):
         planner.next_batch(fresh, Offset(before.id - 3, Lsn(0)))
@@ -196,14 +198,14 @@ def test_a_gap_raises_unless_accepted(store: Store) -> None:
     server = Server(2).work(10)
     capture = write(store, server)
     after = Lsn(server.lsn + 1000)
-    stood = planner.latest_offset(LogReader(store))
+    before_gap = planner.latest_offset(LogReader(store))
     again = Capture(store, capture.relations)
     again.writer.begin_at(after)
     server.lsn = after + 8
     later = server.transaction(3)
     again.add(later.frames)
     reader = LogReader(store)
-    for start in (planner.start_offset(reader, None), stood):
+    for start in (planner.start_offset(reader, None), before_gap):
         with pytest.raises(GapError, match="not in the log"):
             planner.next_batch(reader, start, planner.UNLIMITED)
     with pytest.raises(GapError):
@@ -214,7 +216,7 @@ def test_a_gap_raises_unless_accepted(store: Store) -> None:
     )
     across = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED, across_gaps=True)
     assert changes(reader, across) == server.changes
-    assert changes(reader, planner.batch_between(reader, stood, across.end, across_gaps=True)) == later.changes
+    assert changes(reader, planner.batch_between(reader, start, across.end, across_gaps=True)) == later.changes
 
 
 def test_going_back_and_missing_segments_raise(store: Store) -> None:

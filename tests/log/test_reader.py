@@ -303,7 +303,7 @@ def test_a_slow_follower_finds_segments_that_were_merged(store: Store, monkeypat
     capture = write(store, server, most=5)
     changes = LogReader(store).follow(poll_seconds=0.002)
     early = [next(changes) for _ in range(5)]
-    # While it looks elsewhere, much is written, and all of it merged.
+    # Meanwhile many segments are written, and all of them are merged.
     more = server.work(40).sent[20:]
     for sent in more:
         capture.add(sent.frames)
@@ -332,7 +332,7 @@ def test_writing_continues_after_merged_segments(store: Store) -> None:
     last = LogReader(store).last()
     assert last is not None
     compact(store, older_than=AGED)
-    # Whatever made it so: all ids inside one object.
+    # All ids are inside one object.
     objects = [store.get(info.key) or b"" for info in store.list(segment.PREFIX)]
     contents = [c for data in objects for c in segment.unpack(data, "x")]
     contents.sort(key=lambda c: c.header.id)

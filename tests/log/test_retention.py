@@ -1,4 +1,4 @@
-"""Retention: the oldest goes, but never what somebody needs, never half a transaction, and never a hole."""
+"""Retention removes the oldest segments: none that a reader needs, no part of a transaction, and it leaves no hole."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ def test_a_trimmed_log(any_store: Store) -> None:
     made = retain(any_store, RetentionLimits(max_bytes=total // 2), dry_run=True)
     assert list_objects(any_store) == before
     assert retain(any_store, RetentionLimits(max_bytes=total // 2)) == made
-    kept = list_objects(any_store)
-    assert [o.key for o in kept] == [o.key for o in before[len(made.remove) :]]
+    remaining = list_objects(any_store)
+    assert [o.key for o in remaining] == [o.key for o in before[len(made.remove) :]]
     assert 0 < len(made.remove) < len(before)
     record = trim.Trim.load(any_store)
     assert record is not None
-    assert record.first_id == kept[0].first
+    assert record.first_id == remaining[0].first
     assert list(verify(any_store)) == []
     rest = read(any_store)
     assert rest
     assert rest == server.changes[-len(rest) :]
-    # Who has read all that is gone goes on; who has not is told.
+    # A reader that has read everything removed continues; any other gets an error.
     reader = LogReader(any_store)
     last_gone = server.changes[-len(rest) - 1].position
     assert list(reader.changes(Position(last_gone.commit_lsn, last_gone.ordinal + 1))) == rest
@@ -123,7 +123,7 @@ def test_a_trimmed_log(any_store: Store) -> None:
     with pytest.raises(GapError, match="retention removed it"):
         list(reader.spans(1))
     assert list(reader.changes(datetime(2000, 1, 1, tzinfo=UTC))) == rest
-    # Writing, compaction and further trimming go on.
+    # Writing, compaction and further trimming still work.
     server.transaction(4)
     capture.add(server.sent[-1].frames)
     compact(any_store, older_than=timedelta(0), target_bytes=1000)
@@ -149,8 +149,8 @@ def test_a_transaction_is_never_split(store: Store) -> None:
     server.transaction(60)
     write(store, server, most=6)
     retain(store, NOTHING)
-    kept = read(store)
-    assert kept == server.sent[1].changes
+    remaining = read(store)
+    assert remaining == server.sent[1].changes
     assert list(verify(store)) == []
 
 
@@ -217,7 +217,7 @@ def test_cursors_and_snapshots_retain_the_log(store: Store) -> None:
     middle, later = server.changes[len(server.changes) // 3], server.changes[len(server.changes) // 2]
     store.create("cursors/files/position.json", json.dumps({"position": str(middle.position)}).encode())
     store.create("cursors/hook/position.json", json.dumps({"position": str(later.position)}).encode())
-    # The table was renamed between the first and the second; the third is under way.
+    # The table was renamed between the first and the second; the third is not finished.
     for place, lsn in (("100-public.old/1", "0/1"), ("100-public.t100/2", str(later.position.commit_lsn))):
         store.create(f"snapshots/{place}/meta.json", json.dumps({"lsn": lsn}).encode())
         store.create(f"snapshots/{place}/chunk-00001.parquet", b"")

@@ -153,11 +153,11 @@ def test_objects_must_match_their_names(store: Store) -> None:
 
 def test_duplicate_segments_must_be_equal(store: Store) -> None:
     write(store, Server(6).work(40), most=6)
-    kept = {id: store.get(segment.key(id)) or b"" for id in (2, 3)}
+    originals = {id: store.get(segment.key(id)) or b"" for id in (2, 3)}
     compact(store, older_than=timedelta(0))
-    store.create(segment.key(2), kept[2])
+    store.create(segment.key(2), originals[2])
     assert problems(store) == []
-    other = segment.unpack(kept[3], "x")[0]
+    other = segment.unpack(originals[3], "x")[0]
     header = replace(other.header, end_lsn=Lsn(other.header.end_lsn + 1))
     store.create(segment.key(3), segment.pack([header.to_json()], other.rows, other.relations))
     (found,) = problems(store)

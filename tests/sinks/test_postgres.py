@@ -135,9 +135,9 @@ def _rows(connection: oracle.Connection, table: Table, names: list[str], where: 
 def _valid_at(versions: Rows, position: Position, width: int) -> Rows:
     found: Rows = Counter()
     for row, count in versions.items():
-        begun, ended, _ = (_position(mark) for mark in row[width:])
-        assert begun is not None
-        if begun <= position and (ended is None or ended > position):
+        started, ended, _ = (_position(mark) for mark in row[width:])
+        assert started is not None
+        if started <= position and (ended is None or ended > position):
             found[row[:width]] += count
     return found
 
@@ -148,14 +148,14 @@ def _position(mark: bytes | None) -> Position | None:
 
 def _assert_chained(versions: Rows, changes: list[Change], width: int) -> None:
     """Each change that found a row ended a version, each that left one created a version."""
-    begun: Counter[Row] = Counter()
+    started: Counter[Row] = Counter()
     ended: Counter[bytes] = Counter()
     for row, count in versions.items():
-        begun[(row[width], row[width + 2])] += count
+        started[(row[width], row[width + 2])] += count
         if (to := row[width + 1]) is not None:
             ended[to] += count
     made = [c for c in changes if c.operation in (Operation.INSERT, Operation.UPDATE)]
-    assert begun == Counter((str(c.position).encode(), c.operation.encode()) for c in made)
+    assert started == Counter((str(c.position).encode(), c.operation.encode()) for c in made)
     gone = {str(c.position).encode() for c in changes if c.operation in (Operation.UPDATE, Operation.DELETE)}
     emptied = {str(c.position).encode() for c in changes if c.operation is Operation.TRUNCATE}
     assert gone == ended.keys() - emptied

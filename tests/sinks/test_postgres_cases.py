@@ -65,7 +65,7 @@ CASES: dict[str, list[str]] = {
         "INSERT INTO identity_index SELECT g, g % 2, g::text, g FROM generate_series(1, 9) g",
         "UPDATE identity_index SET n = 0 WHERE id < 5",
         "UPDATE identity_index SET a = 7, b = 'x' WHERE id = 3",
-        # The key changes under way, and back again.
+        # The key changes, and changes back.
         "ALTER TABLE identity_index REPLICA IDENTITY DEFAULT",
         "UPDATE identity_index SET b = 'y' || b, n = 1 WHERE id > 5",
         "DELETE FROM identity_index WHERE id = 9",
@@ -250,9 +250,9 @@ def log(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for statements in [*CASES.values(), every_type()]:
             for statement in statements:
                 if "ALTER" in statement:
-                    found.catch_up()  # what the catalogue forgets, capture must have read before
+                    found.catch_up()  # capture must read the catalogue before it changes
                 found.execute(statement)
-        # A schema's name is told with the next change of its tables.
+        # PostgreSQL sends a schema's new name with the next change of its tables.
         found.execute(
             "CREATE SCHEMA one", "CREATE TABLE one.moved (id int PRIMARY KEY)", "INSERT INTO one.moved VALUES (1)"
         )
@@ -260,7 +260,7 @@ def log(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "ALTER SCHEMA one RENAME TO two", "ALTER TABLE two.moved ADD n int", "INSERT INTO two.moved VALUES (2, 2)"
         )
         found.catch_up()
-    database.execute("SELECT pg_drop_replication_slot('tailrace')")  # others take slots of that name
+    database.execute("SELECT pg_drop_replication_slot('tailrace')")  # other tests use this slot name
     yield database, found.store
     drop_database(database)
 
@@ -303,9 +303,9 @@ def test_keys_types_and_not_null_are_those_of_the_source(log: tuple[Database, St
         for column, declared in ours.items()
         if theirs.get(column) != declared and declared[0] not in own_types
     }
-    assert differing.pop(("identity_nothing", "id"))[1] == ("integer", True, False)  # rows might come twice
+    assert differing.pop(("identity_nothing", "id"))[1] == ("integer", True, False)  # rows might be inserted twice
     identity = {c for c in differing if c[0] == "identity_index"}
-    assert all(differing.pop(column) for column in identity)  # its key is the identity's
+    assert all(differing.pop(column) for column in identity)  # its key is the replica identity
     domains = {c: d for c, d in differing.items() if d[0][0] in ("short", "net_price", "price")}
     assert {d[1][0] for d in domains.values() if d[1]} == {"character varying(40)", "numeric(10,2)"}
     assert {c: d for c, d in differing.items() if c not in domains} == {}

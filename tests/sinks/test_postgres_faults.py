@@ -82,7 +82,7 @@ def test_a_crash_between_stage_and_commit(log: Captured, database: Database, rep
     assert (replica.rows(_STAGED), second.state) == ([(0,)], first.state)
     again = second.plan(2, _ALL)
     assert again is not None
-    # An attempt at a part that counts for nothing is as good as none.
+    # An attempt whose receipt is not committed has no effect.
     second.stage_part(again, 0)
     receipts = second.stage(again)
     second.commit(again, receipts)
@@ -115,7 +115,7 @@ def test_a_crash_of_the_destination_between_stage_and_commit(
             driver.sink.commit(planned.step, receipts)
         receipts = driver.stage(planned)
         for (name,) in replica.rows("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'staged_%'"):
-            replica.execute(f"TRUNCATE {name}")  # as a crash leaves it that its session did not notice
+            replica.execute(f"TRUNCATE {name}")  # as after a crash that the session did not notice
         with pytest.raises(SinkError, match="are missing at the destination"):
             driver.sink.commit(planned.step, receipts)
         driver.sink.close()
@@ -160,7 +160,7 @@ def test_kill_at_any_time(log: Captured, database: Database, replica: Database, 
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        time.sleep(rng.random() * 0.4)  # not awaiting anything: the moment is what is tried
+        time.sleep(rng.random() * 0.4)  # a random time for the kill
         child.kill()
         child.wait()
         child.stdout.close()
@@ -336,7 +336,7 @@ def test_few_changes_scan_no_table(log: Captured, replica: Database) -> None:
         log.execute(f"UPDATE t SET n = 0 WHERE id = {id}; DELETE FROM t WHERE id = {id + 100}")
         log.execute(f"UPDATE t SET id = -id WHERE id = {id + 200}")
     log.catch_up()
-    deliver(sink_to(replica), log.store)  # its session has ended, and said what it did
+    deliver(sink_to(replica), log.store)  # its session has ended, so its statistics are reported
     assert replica.rows(query) == before
 
 

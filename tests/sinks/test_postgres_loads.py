@@ -41,7 +41,7 @@ class Scene:
         self.store = Store.open(self.given.store.url)
 
     def capture(self, *statements: str, snapshot: Sequence[str] | None = ()) -> None:
-        """What the statements do, then snapshots of these tables (None: all), all of it in the log."""
+        """Run statements, take snapshots of these tables (None: all), and capture everything."""
         with CaptureThread(self.given, self.store) as capture, self.source.connect() as connection:
             for statement in statements:
                 connection.execute(statement.encode())
@@ -102,7 +102,7 @@ def test_snapshots_then_changes(scene: Scene) -> None:
     scene.capture("UPDATE t SET n = 0 WHERE id < 10", "DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag LIMIT 1)")
     scene.deliver()
     assert_same(scene.source, scene.replica, "t", "bag", "empty")
-    # One that comes later, when the sink is further already.
+    # A table that is added when the sink has already advanced.
     scene.capture("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)", "UPDATE t SET n = 1")
     scene.deliver()
     assert rows_of(scene.replica, "public", "late") is None
@@ -123,7 +123,7 @@ def test_loading_again_repairs_a_diverged_table(scene: Scene) -> None:
     scene.deliver(rewind="snapshot")
     assert_same(scene.source, scene.replica, "t", "bag", "empty")
     assert scene.replica.rows("SELECT to_regclass('mine') IS NOT NULL, (SELECT count(*) FROM of_t)") == [(True, 100)]
-    # From an older shape than the table has by now.
+    # A snapshot with older columns than the table has now.
     scene.capture("ALTER TABLE t ADD more int DEFAULT 5, ALTER n DROP NOT NULL", "INSERT INTO t (id) VALUES (500)")
     scene.deliver()
     scene.replica.execute("DROP VIEW of_t")
@@ -167,12 +167,12 @@ def test_a_history_begins_with_snapshots(scene: Scene) -> None:
     count = "SELECT count(*), count(_valid_to) FROM"
     assert scene.replica.rows(f"{count} t") == [(109, 9)]
     assert scene.replica.rows(f"{count} bag") == [(50, 1)]
-    # What is told again is not there twice.
+    # Changes that are delivered again are not duplicated.
     versions = "SELECT id, n, _valid_from, _valid_to, _operation FROM t ORDER BY 1, 3"
     before = scene.replica.rows(versions)
     scene.deliver("history", rewind="snapshot")
     assert scene.replica.rows(versions) == before
-    # A later snapshot ends what is valid and begins it anew; so does a table that was made again.
+    # A later snapshot ends the valid versions and starts new ones; so does a recreated table.
     scene.capture("UPDATE t SET n = 7 WHERE id = 1", snapshot=["t"])
     scene.deliver("history")
     scene.deliver("history", rewind="snapshot")

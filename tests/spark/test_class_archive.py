@@ -59,7 +59,7 @@ def test_an_archive_belongs_to_one_java_and_one_spark(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_recorded_and_not_repeated(tmp_path: Path) -> None:
-    """Else every start would spend half a minute of processor time on it."""
+    """Otherwise every start would spend half a minute of processor time on it."""
     program = tmp_path / "jdk" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\nexit 3\n")

@@ -128,7 +128,7 @@ def shop(postgres: Postgres, s3_server: S3Server) -> Shop:
     return shop
 
 
-# Few cases, because each read starts Python processes. tests/log/test_state.py has the others.
+# Few cases, because each read starts Python processes. tests/state/test_state.py has the others.
 @pytest.mark.parametrize(
     ("table", "mark", "splits"),
     [("every_type", 0, None), ("every_type", 1, 3), ("orders", 2, 4), ("customers", 2, 4)],

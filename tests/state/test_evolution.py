@@ -175,10 +175,10 @@ def test_changed_types_are_cast_as_postgres_casts(database: Database, was: str, 
         query = f"SELECT v::{was}, v::{was}::{is_} FROM unnest(%s::text[]) WITH ORDINALITY AS u (v, n) ORDER BY n"
         result = connection.execute(query.encode(), [given]).pgresult
         assert result is not None
-        told = [[result.get_value(row, c) for c in (0, 1)] for row in range(len(given))]
+        pairs = [[result.get_value(row, c) for c in (0, 1)] for row in range(len(given))]
     old, new = relation(before), relation(after)
-    expected = rows(new, [(None if cast is None else bytes(cast),) for _, cast in told])
-    shown = project(rows(old, [(None if text is None else bytes(text),) for text, _ in told]), old, new)
+    expected = rows(new, [(None if cast is None else bytes(cast),) for _, cast in pairs])
+    shown = project(rows(old, [(None if text is None else bytes(text),) for text, _ in pairs]), old, new)
     assert shown.batch == expected.batch
     assert (shown.special and shown.special.to_pylist()) == (expected.special and expected.special.to_pylist())
 

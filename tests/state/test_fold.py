@@ -74,8 +74,8 @@ class Table:
     def _old(self, row: Row) -> tuple[Image, bytes]:
         if self.relation.identity == "f":
             return row, b"O"
-        kept = [v if c.is_identity else None for v, c in zip(row, self.relation.columns, strict=True)]
-        return tuple(kept), b"K"
+        identity = [v if c.is_identity else None for v, c in zip(row, self.relation.columns, strict=True)]
+        return tuple(identity), b"K"
 
 
 def key_of(row: Row) -> Row:

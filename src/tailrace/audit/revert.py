@@ -97,7 +97,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class RevertPlan:
-    """What reverts some changes."""
+    """The statements that revert changes, and what prevents them."""
 
     changes: Sequence[AuditRow]
     statements: Sequence[RevertStatement]

@@ -214,7 +214,7 @@ def _revert_insert(change: AuditRow, target: RevertTarget) -> RevertStatement:
 
 
 def _not_referenced(target: RevertTarget, image: RowImage) -> Iterator[sql.Composable]:
-    """Conditions that no row refers to this one which a CASCADE would change."""
+    """Conditions that no other row refers to this one by a foreign key with ON DELETE CASCADE or SET."""
     for reference in target.references:
         if reference.parent != target.table_name or not reference.follows_deletes:
             continue
@@ -237,8 +237,8 @@ def _revert_update(change: AuditRow, target: RevertTarget, before: RowImage) -> 
     unknown = [name for name in names if name not in before]
     if unknown:
         raise RevertError(
-            f"{change.position}: what {', '.join(unknown)} of {change.qualified_name} {change.primary_key} was before "
-            "is unknown",
+            f"{change.position}: the previous value of {', '.join(unknown)} of {change.qualified_name} "
+            f"{change.primary_key} is unknown",
             "for future changes, use ALTER TABLE … REPLICA IDENTITY FULL",
         )
     changed = [name for name in names if _differ(before[name], image[name])]
@@ -268,8 +268,8 @@ def _revert_delete(change: AuditRow, target: RevertTarget, before: RowImage) -> 
     unknown = [c.name for c in columns if c.name not in before]
     if unknown:
         raise RevertError(
-            f"{change.position}: what {', '.join(unknown)} of {change.qualified_name} {change.primary_key} was is "
-            "unknown: the row cannot be restored completely",
+            f"{change.position}: the value of {', '.join(unknown)} of {change.qualified_name} {change.primary_key} "
+            "is unknown: the row cannot be restored completely",
             "for future changes, use ALTER TABLE … REPLICA IDENTITY FULL",
         )
     _usable_columns(target, change, before)

@@ -268,7 +268,7 @@ class _Verification:
         return [_difference(*row) for *row, _ in rows if row[-1]], sum(unverified for *_, unverified in rows)
 
     def _differences_outside(self, start: Lsn, begins_at: Lsn) -> list[Difference]:
-        """Rows outside the trail's bounds, as they are by now, and rows within them that Tailrace did not write."""
+        """Rows outside the trail's current bounds, and rows within them that Tailrace did not write."""
         rows = self._connection.execute(
             sql.SQL(
                 'SELECT coalesce(commit_position, position), coalesce(ordinal, 0), schema, "table", primary_key,'

@@ -190,7 +190,7 @@ WHERE p.pubname = %s AND NOT {IS_OWN}
 
 
 def published_oids(connection: Connection, publication: str) -> tuple[set[int], Lsn]:
-    """The oids of the tables that `published` returns, and the source's current LSN. Cheap enough to poll."""
+    """The oids of the tables that `published_tables` returns, and the source's current LSN. Cheap enough to poll."""
     with source_errors():
         row = connection.execute(_PUBLISHED_OIDS, [publication]).fetchone()
     assert row is not None

@@ -64,9 +64,7 @@ def command(invocation: Invocation, port: int | None, host: str | None, name: st
 def _serve(server: QueryServer, host: str, over: threading.Event) -> None:
     version = server.lake.version()
     if version is None:
-        click.echo(
-            f"{server.lake.url} has no tables yet: waiting for the sink to deliver; connections are taken already"
-        )
+        click.echo(f"{server.lake.url} has no tables yet: waiting for the sink to deliver; clients can already connect")
     click.echo(f"psql -h {host} -p {server.port} {version.database if version else 'postgres'}")
     while version is None and not over.wait(_POLL_SECONDS):
         version = server.lake.version()

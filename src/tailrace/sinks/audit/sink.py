@@ -229,7 +229,7 @@ class AuditSink(BaseSink):
         return session.temporary.fill(session.types, found, self._options.table)
 
     def _require_open(self) -> _AuditSession:
-        assert self._session is not None, "open() comes first"
+        assert self._session is not None, "call open() first"
         return self._session
 
 

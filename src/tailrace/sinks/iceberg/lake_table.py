@@ -139,7 +139,7 @@ class LakeTable:
         return self._schema
 
     def prepare(self, relation: Relation, staged: StagedDelta, *, rows_stay: bool = True) -> None:
-        """Change the columns such that these rows fit."""
+        """Change the columns so that these rows fit."""
         if self.schema.relation != relation:
             self._evolve(relation, rows_stay=rows_stay)
         self._make_room(has_special=staged.has_special, null_keys=staged.null_keys)

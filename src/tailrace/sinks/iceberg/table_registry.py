@@ -45,7 +45,7 @@ class TableRegistry:
             table.clear()
 
     def prepare(self, staged: StagedDelta, kind: Kind, *, rows_stay: bool = True) -> LakeTable:
-        """The table of a delta, with its name and columns such that the rows fit. It is created if necessary."""
+        """The table of a delta, created, renamed or altered so that the rows fit."""
         relation = staged.delta.relation
         target = catalog_name(staged.delta.target, kind)
         table = self._tables.get((relation.oid, kind)) or self._find_unpublished(relation, target, kind)

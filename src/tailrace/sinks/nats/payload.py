@@ -24,12 +24,12 @@ from tailrace.sinks.nats.payload_encoding import EncodedField, PayloadEncoding
 Mask = npt.NDArray[np.bool_]
 
 MESSAGES: Final = "_message"
-"""The subject token of logical messages, in index of a table's. The token of a table with this name is encoded."""
+"""The subject token of logical messages, in place of a table's. The token of a table with this name is encoded."""
 
 
 @dataclass(frozen=True)
 class OutgoingMessages:
-    """LogicalMessages of one run of changes, in the same order."""
+    """The messages of one run of changes, in the same order."""
 
     at: ChangePositions
     subjects: pa.Array

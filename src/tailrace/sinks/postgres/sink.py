@@ -1,4 +1,4 @@
-"""The `postgres` sink: data and cursor change in one transaction, so every change takes change exactly once."""
+"""The `postgres` sink: data and cursor change in one transaction, so every change takes effect exactly once."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class PostgresSink(BaseSink):
         replica.end_load(load, sum(rows.count for change in staged for rows in change.rows()))
 
     def _require_open(self) -> _ReplicaSession:
-        assert self._session is not None, "open() comes first"
+        assert self._session is not None, "call open() first"
         return self._session
 
 
