@@ -216,7 +216,7 @@ def test_a_gap_raises_unless_accepted(store: Store) -> None:
     )
     across = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED, across_gaps=True)
     assert changes(reader, across) == server.changes
-    assert changes(reader, planner.batch_between(reader, start, across.end, across_gaps=True)) == later.changes
+    assert changes(reader, planner.batch_between(reader, before_gap, across.end, across_gaps=True)) == later.changes
 
 
 def test_going_back_and_missing_segments_raise(store: Store) -> None:
