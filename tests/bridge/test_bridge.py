@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 
-from tailrace.bridge import environment
+from tailrace.bridge import bridge_environment
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import free_port, wait_until
 
@@ -248,14 +248,14 @@ def test_wrong_usage_is_reported(environ: dict[str, str], flags: list[str], word
 
 
 def test_settings_from_the_environment() -> None:
-    settings = environment.read({}, "_mine", "pub", is_json=False, is_zstd=False)
+    settings = bridge_environment.read({}, "_mine", "pub", is_json=False, is_zstd=False)
     assert (settings.source.url, settings.source.password) == ("postgresql://postgres@127.0.0.1:5432/postgres", None)
     assert settings.store.url.endswith("/tailrace-log/_mine")
     (sink,) = settings.sinks
     assert (sink["name"], sink["url"], sink["encoding"]) == ("slot._mine", "nats://127.0.0.1", "msgpack")
     assert "user" not in sink
     environ = {"PG_HOST": "::1", "PG_DB": "a/b", "PG_USER": "me", "PG_PASSWORD": "p", "TAILRACE_STORE_URL": "s3://b/x/"}
-    settings = environment.read(environ | {"NATS_HOST": "::1"}, "s", "pub", is_json=True, is_zstd=True)
+    settings = bridge_environment.read(environ | {"NATS_HOST": "::1"}, "s", "pub", is_json=True, is_zstd=True)
     assert settings.source.url == "postgresql://me@[::1]:5432/a%2Fb"
     assert settings.source.password is not None
     assert settings.source.password.reveal() == "p"

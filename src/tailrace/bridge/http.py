@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from tailrace.bridge.environment import STREAMS
+from tailrace.bridge.bridge_environment import STREAMS
 from tailrace.bridge.status import BridgeStatus
 from tailrace.ops import prometheus
 from tailrace.ops.http import HEADERS, Service, shutdown_route

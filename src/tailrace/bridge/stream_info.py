@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from tailrace.bridge.environment import STREAMS
+from tailrace.bridge.bridge_environment import STREAMS
 from tailrace.errors import TailraceError
 from tailrace.ops.cache import BackgroundCache
 from tailrace.sinks.nats.client import NatsClient

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from tailrace import sinks
-from tailrace.bridge import environment
+from tailrace.bridge import bridge_environment
 from tailrace.bridge.http import routes
 from tailrace.bridge.status import BridgeStatus, wal_alarm
 from tailrace.cli import Invocation, compatibility, output
@@ -52,7 +52,7 @@ def command(ctx: click.Context, slot: str, publication: str, port: int, is_json:
     in ./tailrace-log/<slot>, or under TAILRACE_STORE_URL. Several bridges can run side by side, each with its own slot,
     publication and port.
     """
-    settings = environment.read(os.environ, slot, publication, is_json=is_json, is_zstd=is_zstd)
+    settings = bridge_environment.read(os.environ, slot, publication, is_json=is_json, is_zstd=is_zstd)
     flags = [*["--json"] * is_json, *["--zstd"] * is_zstd]
     command_line = ("bridge", "--slot", slot, "--pub", publication, *flags)
     assert isinstance(ctx.obj, Invocation)

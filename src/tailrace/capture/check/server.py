@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from tailrace.capture.check.finding import RELOAD, RESTART, Finding, Severity, script
-from tailrace.capture.check.slot import SlotState
+from tailrace.capture.check.slot_state import SlotState
 
 _OLDEST, _NEWEST = 14, 18
 _SETTINGS = (

@@ -15,18 +15,18 @@ from rich.console import Console
 
 from tailrace import settings
 from tailrace.cli import output
-from tailrace.cli.demo import lake, replica, screen, summary
-from tailrace.cli.demo.capture import DemoCapture
-from tailrace.cli.demo.lake import DemoLake
-from tailrace.cli.demo.reader import DemoReader
-from tailrace.cli.demo.replica import DemoReplica
+from tailrace.cli.demo import demo_lake, demo_replica, screen, summary
+from tailrace.cli.demo.demo_capture import DemoCapture
+from tailrace.cli.demo.demo_lake import DemoLake
+from tailrace.cli.demo.demo_reader import DemoReader
+from tailrace.cli.demo.demo_replica import DemoReplica
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.shop import Shop
 from tailrace.store import Store
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consumer import DemoConsumer
+    from tailrace.cli.demo.demo_consumer import DemoConsumer
 
 
 @click.command("demo", short_help="Capture and replicate a sample shop on embedded servers.")
@@ -54,18 +54,18 @@ def command(seconds: float) -> None:
         )
         capture = stack.enter_context(DemoCapture(configured, store))
         reader = stack.enter_context(DemoReader(store))
-        demo_replica = demo_lake = consumer = None
-        if replica.is_installed():
-            warehouse = directory / "lake" if lake.is_installed() else None
+        replica = lake = consumer = None
+        if demo_replica.is_installed():
+            warehouse = directory / "lake" if demo_lake.is_installed() else None
             consumer = stack.enter_context(_consumer()) if _has_nats() else None
-            demo_replica = stack.enter_context(DemoReplica(configured, reader, warehouse, consumer))
-            demo_lake = stack.enter_context(DemoLake(warehouse)) if warehouse is not None else None
-        components = screen.DemoComponents(capture, reader, demo_replica, demo_lake, consumer)
+            replica = stack.enter_context(DemoReplica(configured, reader, warehouse, consumer))
+            lake = stack.enter_context(DemoLake(warehouse)) if warehouse is not None else None
+        components = screen.DemoComponents(capture, reader, replica, lake, consumer)
         on_stop(stopping.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
             screen.show(console, components, seconds, stopping)
-        if demo_replica is not None:
-            summary.await_replica(console, capture, demo_replica, stopping)
+        if replica is not None:
+            summary.await_replica(console, capture, replica, stopping)
         summary.show(console, components, store)
 
 
@@ -75,6 +75,6 @@ def _has_nats() -> bool:
 
 
 def _consumer() -> DemoConsumer:
-    from tailrace.cli.demo.consumer import DemoConsumer
+    from tailrace.cli.demo.demo_consumer import DemoConsumer
 
     return DemoConsumer()

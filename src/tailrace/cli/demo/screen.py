@@ -16,15 +16,15 @@ from rich.text import Text
 
 from tailrace.change import Change, Operation
 from tailrace.cli import output
-from tailrace.cli.demo.capture import DemoCapture
-from tailrace.cli.demo.lake import QUERIES, DemoLake
-from tailrace.cli.demo.reader import DemoReader
-from tailrace.cli.demo.replica import DemoReplica
+from tailrace.cli.demo.demo_capture import DemoCapture
+from tailrace.cli.demo.demo_lake import QUERIES, DemoLake
+from tailrace.cli.demo.demo_reader import DemoReader
+from tailrace.cli.demo.demo_replica import DemoReplica
 from tailrace.log.change_text import to_line
 from tailrace.rate import Rate
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consumer import ConsumedMessage, DemoConsumer
+    from tailrace.cli.demo.demo_consumer import ConsumedMessage, DemoConsumer
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0

@@ -19,9 +19,9 @@ from tailrace.capture.source_connection import connect
 from tailrace.change import Lsn
 from tailrace.cli import output
 from tailrace.cli.demo import audit_trail
-from tailrace.cli.demo.capture import DemoCapture
-from tailrace.cli.demo.reader import DemoReader
-from tailrace.cli.demo.replica import DemoReplica
+from tailrace.cli.demo.demo_capture import DemoCapture
+from tailrace.cli.demo.demo_reader import DemoReader
+from tailrace.cli.demo.demo_replica import DemoReplica
 from tailrace.cli.demo.screen import WITHOUT_SPARK, DemoComponents, message_lines, query_lines
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import TABLES
@@ -30,7 +30,7 @@ from tailrace.log.reader import LogReader
 from tailrace.store import Store
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consumer import DemoConsumer
+    from tailrace.cli.demo.demo_consumer import DemoConsumer
 
 _TIMEOUT_S = 300.0
 

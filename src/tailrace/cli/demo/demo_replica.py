@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace import settings, sinks
 from tailrace.cli.demo.audit_trail import NAME as AUDIT
-from tailrace.cli.demo.lake import NAME as LAKE
-from tailrace.cli.demo.reader import DemoReader
+from tailrace.cli.demo.demo_lake import NAME as LAKE
+from tailrace.cli.demo.demo_reader import DemoReader
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SparkError, TailraceError
 
 if TYPE_CHECKING:
-    from tailrace.cli.demo.consumer import DemoConsumer
+    from tailrace.cli.demo.demo_consumer import DemoConsumer
     from tailrace.delivery.pipeline import Pipeline
     from tailrace.spark.engine import Engine
 
