@@ -216,10 +216,10 @@ class Trail:
 
 
 @contextmanager
-def open_trail(given: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
+def open_trail(all_settings: settings.Settings, environ: Mapping[str, str], name: str | None = None) -> Iterator[Trail]:
     """The trail of an audit sink in the settings: of the only one, unless it is named."""
-    database = conninfo_to_dict(given.source.url).get("dbname")
-    with connect(*audit_options(given, environ, name), None if database is None else str(database)) as found:
+    database = conninfo_to_dict(all_settings.source.url).get("dbname")
+    with connect(*audit_options(all_settings, environ, name), None if database is None else str(database)) as found:
         yield found
 
 
@@ -236,21 +236,23 @@ def connect(options: AuditOptions, name: str, database: str | None = None) -> It
 
 
 def audit_options(
-    given: settings.Settings, environ: Mapping[str, str], name: str | None = None
+    all_settings: settings.Settings, environ: Mapping[str, str], name: str | None = None
 ) -> tuple[AuditOptions, str]:
     """Options and name of the only audit sink, or of the one that is named."""
-    found = [str(raw["name"]) for raw in given.sinks if raw["type"] == "audit" and name in (None, raw["name"])]
+    found = [str(raw["name"]) for raw in all_settings.sinks if raw["type"] == "audit" and name in (None, raw["name"])]
     if not found:
         which = "no sink of the type audit" if name is None else f"no audit sink {name!r}"
         raise ConfigError(f"there is {which} in the settings", "this command reads its table: see docs/audit.md")
     if len(found) > 1:
         raise ConfigError(f"there are several audit sinks: {', '.join(found)}", "name one with --sink")
-    return sinks.read_options(given, found[0], AuditOptions, environ).validate(), found[0]
+    return sinks.read_options(all_settings, found[0], AuditOptions, environ).validate(), found[0]
 
 
-def common_settings(given: settings.Settings, environ: Mapping[str, str], name: str) -> SinkSettings:
+def common_settings(all_settings: settings.Settings, environ: Mapping[str, str], name: str) -> SinkSettings:
     """The sink's settings for tables, columns, rows and masks."""
-    (common,) = [configured.common for configured in sinks.from_settings(given, environ) if configured.name == name]
+    (common,) = [
+        configured.common for configured in sinks.from_settings(all_settings, environ) if configured.name == name
+    ]
     return common
 
 

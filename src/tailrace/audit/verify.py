@@ -139,7 +139,7 @@ class VerificationReport:
 
 def verify(
     trail: Trail,
-    given: settings.StoreSettings,
+    store_settings: settings.StoreSettings,
     common: SinkSettings,
     inserts: str | None,
     report_progress: Callable[[VerificationReport], None],
@@ -148,22 +148,24 @@ def verify(
 
     Args:
         trail: The trail.
-        given: The store of the log.
+        store_settings: The store of the log.
         common: The sink's settings.
         inserts: The operation of inserts; None to find it in the trail.
         report_progress: Called with the report after each batch.
     """
     with classify_errors():
-        return _Verification(trail, given, common, inserts).run(report_progress)
+        return _Verification(trail, store_settings, common, inserts).run(report_progress)
 
 
 class _Verification:
-    def __init__(self, trail: Trail, given: settings.StoreSettings, common: SinkSettings, inserts: str | None) -> None:
-        store = Store.open(given.url, given.options)
+    def __init__(
+        self, trail: Trail, store_settings: settings.StoreSettings, common: SinkSettings, inserts: str | None
+    ) -> None:
+        store = Store.open(store_settings.url, store_settings.options)
         self._trail = trail
         self._connection = trail.connection
         self._reader = LogReader(store)
-        self._source = source_of(given)
+        self._source = source_of(store_settings)
         self._shaping = Shaping(common, self._source.database)
         self._ledger = Ledger(trail.connection, trail.schema, trail.sink)
         self._record = TrailRecord(trail.connection, trail.schema, trail.sink)

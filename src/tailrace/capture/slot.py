@@ -65,28 +65,30 @@ def identify(connection: PGconn, source: SourceSettings) -> SourceIdentity:
     )
 
 
-def check_identity(connection: PGconn, now: SourceIdentity, then: SourceIdentity, end_lsn: Lsn) -> None:
+def check_identity(connection: PGconn, current: SourceIdentity, recorded: SourceIdentity, end_lsn: Lsn) -> None:
     """Raise WrongSource if the source's history is not the one that the log was captured from."""
     hint = "point [source] at the database that this log was captured from, or [store] at an empty location"
     for field, meaning in (("system_id", "system id"), ("database", "database"), ("slot", "slot")):
-        if getattr(now, field) != getattr(then, field):
+        if getattr(current, field) != getattr(recorded, field):
             raise WrongSource(
-                f"the log was captured from {meaning} {getattr(then, field)}, this source has {getattr(now, field)}",
+                f"the log was captured from {meaning} {getattr(recorded, field)}, "
+                f"this source has {getattr(current, field)}",
                 hint,
             )
-    if now.timeline < then.timeline:
+    if current.timeline < recorded.timeline:
         raise WrongSource(
-            f"the log is on timeline {then.timeline}, but this server is on timeline {now.timeline}", hint
+            f"the log is on timeline {recorded.timeline}, but this server is on timeline {current.timeline}", hint
         )
-    if now.timeline > then.timeline:
-        switched = _switch_point(connection, now.timeline, then.timeline)
+    if current.timeline > recorded.timeline:
+        switched = _switch_point(connection, current.timeline, recorded.timeline)
         if switched is None or end_lsn > switched:
             raise WrongSource(
-                f"timeline {now.timeline} branched off timeline {then.timeline} at {switched or 'an unknown LSN'}, "
-                f"but the log already holds changes up to {end_lsn} of timeline {then.timeline}",
+                f"timeline {current.timeline} branched off timeline {recorded.timeline} at "
+                f"{switched or 'an unknown LSN'}, but the log already holds changes "
+                f"up to {end_lsn} of timeline {recorded.timeline}",
                 "the new primary lost changes that the log has: start a new log, or restore the old primary",
             )
-        _log.info("the source was promoted to timeline %d at %s; the log continues", now.timeline, switched)
+        _log.info("the source was promoted to timeline %d at %s; the log continues", current.timeline, switched)
 
 
 def _switch_point(connection: PGconn, timeline: int, left: int) -> Lsn | None:

@@ -212,12 +212,12 @@ def _with_comparable_texts(changes: TableChanges) -> TableChanges:
 
 
 def _as_texts(rows: Images, relation: Relation, places: Sequence[int]) -> Images:
-    odd = specials(rows)
+    specials_by_column = specials(rows)
     arrays = list(rows.batch.columns)
     for place in places:
         column = relation.columns[place]
         # Decided by type alone: both images of a column, in all runs, must have the same Arrow type.
         if types.mapping(column).form in _TEXT_TO_COMPARE or may_be_special(column):
-            arrays[place] = column_texts(arrays[place], column, odd.get(column.name))
+            arrays[place] = column_texts(arrays[place], column, specials_by_column.get(column.name))
     schema = pa.schema([f.with_type(a.type) for f, a in zip(rows.batch.schema, arrays, strict=True)])
     return replace(rows, batch=record_batch(arrays, schema, len(rows)))

@@ -266,29 +266,32 @@ def column_doc(column: Column) -> str | None:
 
 def stored_columns(images: Images, relation: Relation) -> tuple[list[pa.Array], pa.MapArray | None]:
     """Rows as stored in data files: an array for each column, and the special values of each row, if any."""
-    odd = specials(images)
+    specials_by_column = specials(images)
     columns = zip(images.batch.columns, relation.columns, strict=True)
-    arrays = [stored_column(array, column, odd) for array, column in columns]
-    return arrays, special_map(odd, len(images))
+    arrays = [stored_column(array, column, specials_by_column) for array, column in columns]
+    return arrays, special_map(specials_by_column, len(images))
 
 
-def stored_column(array: pa.Array, column: Column, odd: dict[str, dict[int, str]]) -> pa.Array:
-    """The column as stored in data files. A text column can hold every value, so its entries are removed from `odd`."""
+def stored_column(array: pa.Array, column: Column, specials_by_column: dict[str, dict[int, str]]) -> pa.Array:
+    """The column as stored in data files.
+
+    A text column can hold every value, so its entries are removed from `specials_by_column`.
+    """
     kind = iceberg_type(column)
     if types.mapping(column).form is Form.TIME:
-        return column_texts(array, column, odd.pop(column.name, None))
+        return column_texts(array, column, specials_by_column.pop(column.name, None))
     if kind == "uuid":
         return uuid_array(array)
     return array.cast(pa.int32()) if kind == "int" else array
 
 
-def stored_texts(array: pa.Array, column: Column, odd: Mapping[int, str]) -> pa.StringArray:
+def stored_texts(array: pa.Array, column: Column, special_texts: Mapping[int, str]) -> pa.StringArray:
     """PostgreSQL's texts of a column's stored values."""
     if types.mapping(column).form is Form.TIME:
         return array
     if iceberg_type(column) == "uuid":
         return pa.array([None if v is None else str(v) for v in array.to_pylist()], pa.string())
-    return column_texts(array, column, odd)
+    return column_texts(array, column, special_texts)
 
 
 _HEX: Final = np.full(256, 255, np.uint8)

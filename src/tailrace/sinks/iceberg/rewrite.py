@@ -23,7 +23,7 @@ def rewrite_rows(
     """Rows of the old relation, as stored in data files, cast to the new relation as PostgreSQL casts them."""
     specials = _by_column(special)
     found: list[pa.Array] = []
-    odd: dict[str, dict[int, str]] = {}
+    new_specials: dict[str, dict[int, str]] = {}
     for column, origin in zip(new.columns, origins(old, new), strict=True):
         if origin.index is None:
             array, special_texts = fill_added_column(column, origin.missing, np.ones(count, np.bool_), as_text=False)
@@ -32,13 +32,13 @@ def rewrite_rows(
             array, special_texts = arrays[origin.index], specials.get(before.name, {})
             if is_same_or_wider(iceberg_type(before), iceberg_type(column)):
                 found.append(array)
-                odd |= {column.name: special_texts} if special_texts else {}
+                new_specials |= {column.name: special_texts} if special_texts else {}
                 continue
             array, special_texts = recast(stored_texts(array, before, special_texts), before, column)
             _check(special_texts.values(), new, column)
-        odd |= {column.name: special_texts} if special_texts else {}
-        found.append(stored_column(array, column, odd))
-    return StoredRows(found, special_map(odd, count), count)
+        new_specials |= {column.name: special_texts} if special_texts else {}
+        found.append(stored_column(array, column, new_specials))
+    return StoredRows(found, special_map(new_specials, count), count)
 
 
 def _by_column(special: pa.MapArray | None) -> dict[str, dict[int, str]]:

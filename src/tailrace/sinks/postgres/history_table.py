@@ -14,11 +14,11 @@ _OWN = sql.SQL("_valid_from, _valid_from_position, _valid_to, _valid_to_position
 _STAGED = sql.SQL("d.from_time, d.from_position, d.to_time, d.to_position, d.operation")
 
 
-def apply(runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows]) -> None:
+def apply(runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows]) -> None:
     """End versions first, then insert new ones."""
     if change.is_truncate:
         assert change.time_and_position is not None
-        end_all(runner, where, change.time_and_position)
+        end_all(runner, table, change.time_and_position)
         return
     name = ".".join(change.target)
     inserts = []
@@ -26,10 +26,10 @@ def apply(runner: StatementRunner, where: sql.Identifier, change: TableWrite[Sta
         source = runner.source(group.rows, name)
         if group.unsent:
             own = ("from_time", "from_position", "to_time", "to_position", "operation")
-            source = complete(runner, where, change, group, source, only=_CURRENT, also=own)
+            source = complete(runner, table, change, group, source, only=_CURRENT, also=own)
         inserts.append((group.rows, source))
     if change.ended is not None:
-        _end(runner, where, change, change.ended)
+        _end(runner, table, change, change.ended)
     for rows, source in inserts:
         names = columns(change.relation.columns)
         values = sql.SQL("").join(
@@ -37,32 +37,32 @@ def apply(runner: StatementRunner, where: sql.Identifier, change: TableWrite[Sta
         )
         separator = sql.SQL(", " if change.relation.columns else "")
         statement = sql.SQL("INSERT INTO {} ({}{}{}) SELECT {}{} FROM {} d").format(
-            where, names, separator, _OWN, values, _STAGED, source
+            table, names, separator, _OWN, values, _STAGED, source
         )
         runner.run(statement, rows.count, change, "an insert", by_index=False)
 
 
-def end_all(runner: StatementRunner, where: sql.Identifier, time_and_position: tuple[str, str]) -> None:
+def end_all(runner: StatementRunner, table: sql.Identifier, time_and_position: tuple[str, str]) -> None:
     """End all current versions."""
     statement = sql.SQL("UPDATE {} t SET _valid_to = {}, _valid_to_position = {} WHERE {}")
     runner.connection.execute(
-        statement.format(where, sql.Literal(time_and_position[0]), sql.Literal(time_and_position[1]), _CURRENT)
+        statement.format(table, sql.Literal(time_and_position[0]), sql.Literal(time_and_position[1]), _CURRENT)
     )
 
 
-def restore(runner: StatementRunner, where: sql.Identifier, lsn: Lsn) -> None:
+def restore(runner: StatementRunner, table: sql.Identifier, lsn: Lsn) -> None:
     """Restore the table to before this commit LSN: changes from there on are delivered again."""
     after = sql.SQL("split_part({}, ':', 1)::pg_lsn >= {}::pg_lsn")
     begun = after.format(sql.SQL("t._valid_from_position"), sql.Literal(str(lsn)))
     ended = after.format(sql.SQL("t._valid_to_position"), sql.Literal(str(lsn)))
-    runner.connection.execute(sql.SQL("DELETE FROM {} t WHERE {}").format(where, begun))
+    runner.connection.execute(sql.SQL("DELETE FROM {} t WHERE {}").format(table, begun))
     reopen = sql.SQL("UPDATE {} t SET _valid_to = NULL, _valid_to_position = NULL WHERE {}")
-    runner.connection.execute(reopen.format(where, ended))
+    runner.connection.execute(reopen.format(table, ended))
 
 
-def _end(runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows) -> None:
+def _end(runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows) -> None:
     source = runner.source(rows, ".".join(change.target))
-    sets = sql.SQL("UPDATE {} t SET _valid_to = d.to_time, _valid_to_position = d.to_position FROM ").format(where)
+    sets = sql.SQL("UPDATE {} t SET _valid_to = d.to_time, _valid_to_position = d.to_position FROM ").format(table)
     if rows.fields[0].name.startswith("k"):
         statement = sets + sql.SQL("{} d WHERE {} AND {}").format(source, matches(change.relation, "k"), _CURRENT)
         runner.run(statement, rows.count, change, "an end", by_index=not rows.is_staged)
@@ -71,8 +71,8 @@ def _end(runner: StatementRunner, where: sql.Identifier, change: TableWrite[Stag
     statement = sets + sql.SQL(
         "(SELECT place, to_time, to_position FROM"
         " (SELECT ctid AS place, {present} AS whole, row_number() OVER (PARTITION BY {present}) AS number"
-        "  FROM {where} t WHERE {current}) t"
+        "  FROM {table} t WHERE {current}) t"
         " JOIN (SELECT {staged} AS whole, to_time, to_position, row_number() OVER (PARTITION BY {staged}) AS number"
         "  FROM {source}) d USING (whole, number)) d WHERE t.ctid = d.place"
-    ).format(present=present, where=where, current=_CURRENT, staged=staged, source=source)
+    ).format(present=present, table=table, current=_CURRENT, staged=staged, source=source)
     runner.run(statement, rows.count, change, "an end", by_index=False)

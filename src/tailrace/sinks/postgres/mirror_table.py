@@ -48,10 +48,10 @@ class StatementRunner:
         """The table that contains the rows; `name` is the target, for messages."""
         if rows.table is None:
             return self._temporary.fill(self._types, rows, name)
-        where = sql.Identifier(self._schema, rows.table)
+        table = sql.Identifier(self._schema, rows.table)
         try:
             with self.connection.transaction():
-                first = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(where)).fetchone()
+                first = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table)).fetchone()
         except psycopg.errors.UndefinedTable:
             first = None
         if first is None:
@@ -59,7 +59,7 @@ class StatementRunner:
                 f"rows staged for {name} are missing at the destination: it crashed, or the sink was reopened",
                 "staging them again automatically",
             )
-        return where
+        return table
 
     def run(
         self, statement: sql.Composed, expected: int, change: TableWrite[StagedRows], what: str, *, by_index: bool
@@ -88,30 +88,30 @@ class StatementRunner:
             raise divergence(self._sink, name, change.span, what)
 
 
-def apply(runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows]) -> None:
+def apply(runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows]) -> None:
     """Deletes first, then updates, then inserts."""
     if change.is_truncate:
-        runner.connection.execute(sql.SQL("TRUNCATE {}").format(where))
+        runner.connection.execute(sql.SQL("TRUNCATE {}").format(table))
         return
     relation = change.relation
     name = ".".join(change.target)
     if change.removed_copies is not None:
-        _remove_copies(runner, where, change, change.removed_copies)
+        _remove_copies(runner, table, change, change.removed_copies)
     if change.deleted is not None:
-        _delete(runner, where, change, change.deleted, runner.source(change.deleted, name))
+        _delete(runner, table, change, change.deleted, runner.source(change.deleted, name))
     inserts = []
     for group in change.rekeyed:
         source = runner.source(group.rows, name)
-        inserts.append((group.rows, complete(runner, where, change, group, source)))
-        _delete(runner, where, change, group.rows, source)
+        inserts.append((group.rows, complete(runner, table, change, group, source)))
+        _delete(runner, table, change, group.rows, source)
     for group in change.updated:
-        _update(runner, where, change, group)
+        _update(runner, table, change, group)
     if change.inserted is not None:
         inserts.append((change.inserted, runner.source(change.inserted, name)))
     for rows, source in inserts:
         names = sql.SQL("({})").format(columns(relation.columns)) if relation.columns else sql.SQL("")
         statement = sql.SQL("INSERT INTO {} {} SELECT {} FROM {}").format(
-            where, names, _values(range(len(relation.columns))), source
+            table, names, _values(range(len(relation.columns))), source
         )
         runner.run(statement, rows.count, change, "an insert", by_index=False)
 
@@ -137,17 +137,17 @@ def matches(relation: Relation, letter: str) -> sql.Composed:
 
 def _delete(
     runner: StatementRunner,
-    where: sql.Identifier,
+    table: sql.Identifier,
     change: TableWrite[StagedRows],
     rows: StagedRows,
     source: sql.Identifier,
 ) -> None:
-    statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(where, source, matches(change.relation, "k"))
+    statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(table, source, matches(change.relation, "k"))
     runner.run(statement, rows.count, change, "a delete", by_index=not rows.is_staged)
 
 
 def _update(
-    runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows], group: RowGroup[StagedRows]
+    runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows], group: RowGroup[StagedRows]
 ) -> None:
     relation = change.relation
     fixed = {*key_columns(relation), *group.unsent}
@@ -159,14 +159,14 @@ def _update(
     if not sets:
         return
     statement = sql.SQL("UPDATE {} t SET {} FROM {} d WHERE {}").format(
-        where, sql.SQL(", ").join(sets), runner.source(group.rows, ".".join(change.target)), matches(relation, "c")
+        table, sql.SQL(", ").join(sets), runner.source(group.rows, ".".join(change.target)), matches(relation, "c")
     )
     runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
 
 
 def complete(
     runner: StatementRunner,
-    where: sql.Identifier,
+    table: sql.Identifier,
     change: TableWrite[StagedRows],
     group: RowGroup[StagedRows],
     source: sql.Identifier,
@@ -178,7 +178,7 @@ def complete(
 
     Args:
         runner: Runs the statement.
-        where: The table.
+        table: The table.
         change: The net change.
         group: The rows.
         source: The table that contains them.
@@ -197,7 +197,7 @@ def complete(
     own = runner.new_table_name()
     statement = sql.SQL(
         "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {} AND {}"
-    ).format(own, sql.SQL(", ").join([*copied, *values]), where, source, matches(relation, "k"), only)
+    ).format(own, sql.SQL(", ").join([*copied, *values]), table, source, matches(relation, "k"), only)
     runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
     return own
 
@@ -210,7 +210,7 @@ def whole_row(relation: Relation) -> tuple[sql.Composed, sql.Composed]:
 
 
 def _remove_copies(
-    runner: StatementRunner, where: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows
+    runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows
 ) -> None:
     """Delete the given number of copies of each row."""
     present, staged = whole_row(change.relation)
@@ -218,11 +218,11 @@ def _remove_copies(
     total = runner.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
     assert total is not None
     statement = sql.SQL(
-        "DELETE FROM {where} WHERE ctid = ANY (ARRAY("
+        "DELETE FROM {table} WHERE ctid = ANY (ARRAY("
         " SELECT place FROM ("
         "  SELECT t.place, d.n, row_number() OVER (PARTITION BY d.whole) AS number"
-        "  FROM (SELECT ctid AS place, {present} AS whole FROM {where} t) t"
+        "  FROM (SELECT ctid AS place, {present} AS whole FROM {table} t) t"
         "  JOIN (SELECT {staged} AS whole, n FROM {source}) d USING (whole)"
         " ) found WHERE number <= n))"
-    ).format(where=where, present=present, staged=staged, source=source)
+    ).format(table=table, present=present, staged=staged, source=source)
     runner.run(statement, total[0], change, "a delete", by_index=False)

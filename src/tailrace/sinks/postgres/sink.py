@@ -115,8 +115,8 @@ class PostgresSink(BaseSink):
         return table_write.of_snapshot(run) if is_load else table_write.of_changes(run)
 
     def _apply(self, runner: StatementRunner, replica: Replica, change: TableWrite[StagedRows]) -> None:
-        where = replica.prepare(change.relation, change.target, change.nulls)
-        (history_table if self._is_history else mirror_table).apply(runner, where, change)
+        table = replica.prepare(change.relation, change.target, change.nulls)
+        (history_table if self._is_history else mirror_table).apply(runner, table, change)
 
     def _load(
         self,
@@ -125,11 +125,11 @@ class PostgresSink(BaseSink):
         load: Load,
         staged: Sequence[TableWrite[StagedRows]],
     ) -> None:
-        where = replica.begin_load(load)
+        table = replica.begin_load(load)
         if self._is_history:
-            history_table.restore(runner, where, load.lsn)
+            history_table.restore(runner, table, load.lsn)
             times = (change.time_and_position for change in staged if change.time_and_position)
-            history_table.end_all(runner, where, next(times, ("now", f"{load.lsn}:0")))
+            history_table.end_all(runner, table, next(times, ("now", f"{load.lsn}:0")))
         for change in staged:
             self._apply(runner, replica, change)
         replica.end_load(load, sum(rows.count for change in staged for rows in change.rows()))
