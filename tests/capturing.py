@@ -99,7 +99,7 @@ def capture_to_end(env: Mapping[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-class Seen(NamedTuple):
+class SeenChange(NamedTuple):
     """One change, in a form that both readers of the stream produce."""
 
     commit_lsn: Lsn
@@ -124,7 +124,7 @@ class Witness:
         witness._connection, witness._publication = connection, "tailrace"
         return witness
 
-    def changes(self, up_to: Lsn) -> list[Seen]:
+    def changes(self, up_to: Lsn) -> list[SeenChange]:
         rows = self._connection.execute(
             "SELECT data FROM pg_logical_slot_peek_binary_changes('witness', %s::pg_lsn, NULL, 'proto_version', '1',"
             " 'publication_names', %s, 'messages', 'true')",
@@ -137,17 +137,17 @@ class Witness:
                 case message.Begin(commit_lsn=commit_lsn):
                     begun, ordinal = commit_lsn, 0
                 case message.LogicalMessage(transactional=False, lsn=lsn):
-                    seen.append(Seen(Lsn(lsn - 1), 0, payload))
+                    seen.append(SeenChange(Lsn(lsn - 1), 0, payload))
                 case message.Insert() | message.Update() | message.Delete() | message.LogicalMessage():
-                    seen.append(Seen(begun, ordinal, payload))
+                    seen.append(SeenChange(begun, ordinal, payload))
                     ordinal += 1
                 case message.Truncate(relation_oids=oids):
-                    seen.append(Seen(begun, ordinal, payload))
+                    seen.append(SeenChange(begun, ordinal, payload))
                     ordinal += len(oids)
         return seen
 
 
-def changes_in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
+def changes_in_log(store: Store, *, across_gaps: bool = False) -> list[SeenChange]:
     """All changes that a reader of the log sees."""
     reader = LogReader(store)
     seen = []
@@ -156,7 +156,7 @@ def changes_in_log(store: Store, *, across_gaps: bool = False) -> list[Seen]:
         for row in range(span.start, span.stop):
             if rows.kind[row] not in b"CO":
                 position = Lsn(rows.commit_lsn[row]), int(rows.ordinal[row])
-                seen.append(Seen(*position, rows.payload[row].as_py()))
+                seen.append(SeenChange(*position, rows.payload[row].as_py()))
     return seen
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.audit.trailing import Shell, trailing, write_config
+from tests.audit.trail_follower import Shell, trailing, write_config
 from tests.fixtures.postgres import Database, drop_database, make_database
 
 from tailrace.embedded.postgres import Postgres

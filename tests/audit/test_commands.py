@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from tests import oracle
 from tests.audit.conftest import TABLES
-from tests.audit.trailing import Shell, trailing, write_config
+from tests.audit.trail_follower import Shell, trailing, write_config
 from tests.capturing import configured
-from tests.contract.audited import Audited
-from tests.contract.delivering import Delivering
+from tests.contract.audit_table import AuditTable
+from tests.contract.delivery_driver import DeliveryDriver
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import sink_to
 from tests.stepping import DrivenStepper
@@ -419,7 +419,7 @@ def test_verify_reports_a_gap(database: Database, destination: Database, tmp_pat
     def capture(*, accept_gap: bool = False) -> None:
         Capture(configured(database), Store.open(store.url), until="current", accept_gap=accept_gap).run()
 
-    with Delivering(Audited(destination), store, name="audit").stepper() as first:
+    with DeliveryDriver(AuditTable(destination), store, name="audit").stepper() as first:
         capture()
         database.execute("INSERT INTO t VALUES (1)")
         capture()
@@ -430,7 +430,7 @@ def test_verify_reports_a_gap(database: Database, destination: Database, tmp_pat
         capture(accept_gap=True)
         database.execute("INSERT INTO t VALUES (4)")
         capture()
-    with Delivering(Audited(destination), store, name="audit").stepper() as stepper:
+    with DeliveryDriver(AuditTable(destination), store, name="audit").stepper() as stepper:
         while (ahead := stepper.ahead()).slices:
             stepper.deliver(ahead.end)
     assert destination.rows("SELECT primary_key FROM changes ORDER BY position") == [("1",), ("2",), ("4",)]
@@ -454,7 +454,7 @@ def test_a_new_log_after_undelivered_changes_were_lost(
 
     def steppers(store: settings.StoreSettings) -> list[DrivenStepper]:
         common = SinkSettings(type="postgres", name="replica", start="earliest", route="copy.{table}")
-        audit = {**Audited(destination).settings(), "name": "audit"}
+        audit = {**AuditTable(destination).settings(), "name": "audit"}
         audited = sinks.from_settings(settings.Settings(store=store, sinks=(audit,)), {})
         return [DrivenStepper(each, store) for each in (*audited, ConfiguredSink(common, sink_to(destination)))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.audit.trailing import trailing
+from tests.audit.trail_follower import trailing
 from tests.fixtures.postgres import Database
 
 from tailrace.log import planner

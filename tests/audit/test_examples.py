@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.audit.trailing import trailing
+from tests.audit.trail_follower import trailing
 from tests.fixtures.postgres import Database
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"

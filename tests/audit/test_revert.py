@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 from tests import oracle
-from tests.audit.trailing import Shell, trailing, write_config
+from tests.audit.trail_follower import Shell, trailing, write_config
 from tests.fixtures.postgres import Database
 
 _FAMILY = """

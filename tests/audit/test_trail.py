@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 from tests import values
-from tests.audit.trailing import Trailing, trailing
-from tests.contract.audited import UNCHANGED
+from tests.audit.trail_follower import TrailFollower, trailing
+from tests.contract.audit_table import UNCHANGED
 from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
@@ -24,7 +24,7 @@ _LONG = "repeat(md5('x'), 400)"
 
 
 @pytest.fixture
-def audited(database: Database, destination: Database, tmp_path: Path) -> Iterator[Trailing]:
+def audited(database: Database, destination: Database, tmp_path: Path) -> Iterator[TrailFollower]:
     database.execute(
         f"""
         CREATE TABLE t (id int PRIMARY KEY, n int, body text);
@@ -43,7 +43,7 @@ def _emit(context: object) -> str:
     return f"SELECT pg_logical_emit_message(true, '_bemi', '{json.dumps(context)}')"
 
 
-def test_contexts(audited: Trailing) -> None:
+def test_contexts(audited: TrailFollower) -> None:
     """Messages before, after and between rows; several; in a rolled-back savepoint; none."""
     audited.execute(
         f"BEGIN; {_emit({'n': 1})}; INSERT INTO t VALUES (1), (2); INSERT INTO pairs VALUES (1, 'a'); COMMIT",
@@ -79,7 +79,7 @@ def test_contexts(audited: Trailing) -> None:
     assert (found["14"], found["15"]) == ("no json", "\\x00ff")
 
 
-def test_contexts_among_other_messages(audited: Trailing) -> None:
+def test_contexts_among_other_messages(audited: TrailFollower) -> None:
     """Messages with other prefixes are ignored: a context that follows one still precedes the first change."""
     other = "SELECT pg_logical_emit_message(true, 'other', 'x')"
     rows = [f"INSERT INTO t VALUES ({number})" for number in range(5)]
@@ -94,7 +94,7 @@ def test_contexts_among_other_messages(audited: Trailing) -> None:
     assert audited.rows()[-1]["context"] == text, "more digits than jsonb holds"
 
 
-def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_context_of_many_rows(audited: TrailFollower, monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeated in each row, the context exceeds what is held in memory at once."""
     monkeypatch.setattr(staged_changes, "HELD_BYTES", 1 << 20)
     audited.execute(
@@ -106,7 +106,7 @@ def test_a_long_context_of_many_rows(audited: Trailing, monkeypatch: pytest.Monk
     assert found == [(1510, 10002, 1510)]
 
 
-def test_unsent_values_come_from_earlier_changes(audited: Trailing) -> None:
+def test_unsent_values_come_from_earlier_changes(audited: TrailFollower) -> None:
     """From this step or an earlier one, also under another key; else they are marked, never null."""
     audited.execute(
         f"INSERT INTO t VALUES (1, 1, {_LONG})",
@@ -171,7 +171,7 @@ def test_unsent_values_are_recovered_from_a_snapshot(
             assert row["after"]["body"] == body, row["primary_key"]
 
 
-def test_unsent_values_do_not_come_from_another_column_of_the_same_name(audited: Trailing) -> None:
+def test_unsent_values_do_not_come_from_another_column_of_the_same_name(audited: TrailFollower) -> None:
     audited.execute(
         "CREATE TABLE r (id int PRIMARY KEY, n int, a text, b text)",
         "ALTER TABLE r ALTER a SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL",
@@ -188,7 +188,7 @@ def test_unsent_values_do_not_come_from_another_column_of_the_same_name(audited:
     assert audited.rows("r")[-1]["after"]["a"] == "a" * 9000, "an added column does not rename the others"
 
 
-def test_unsent_values_do_not_come_from_another_row(audited: Trailing) -> None:
+def test_unsent_values_do_not_come_from_another_row(audited: TrailFollower) -> None:
     """A row that had the key before, a table that had the name before, a row whose later value was erased."""
     audited.execute("CREATE TABLE next (LIKE t INCLUDING ALL)", f"INSERT INTO next VALUES (7, 0, {_LONG})")
     audited.follow()
@@ -211,7 +211,7 @@ def test_unsent_values_do_not_come_from_another_row(audited: Trailing) -> None:
     assert [row["unchanged"] for row in audited.rows("t")[-2:]] == [["body"], ["body"]]
 
 
-def test_keys(audited: Trailing) -> None:
+def test_keys(audited: TrailFollower) -> None:
     audited.execute(
         "INSERT INTO pairs VALUES (1, 'a', 1)",
         "UPDATE pairs SET n = 2",
@@ -238,7 +238,7 @@ def test_keys(audited: Trailing) -> None:
     audited.assert_matches()
 
 
-def test_json_beyond_jsonb(audited: Trailing) -> None:
+def test_json_beyond_jsonb(audited: TrailFollower) -> None:
     """Values that jsonb does not accept are stored as text: nothing is lost, and the sink does not stop."""
     texts = ['{"a": "\\u0000"}', '"\\ud800"', '{"a": 1e200000}', '{"a": 1e-20000}', '["\\\\u0000"]', '{"a": 1.50}']
     audited.execute("CREATE TABLE j (id int PRIMARY KEY, v json)")
@@ -368,7 +368,7 @@ def test_expired_rows_are_deleted(partition: str, database: Database, destinatio
     assert len(tables) == (partition == "month")
 
 
-def test_whole_transactions_and_rows_as_they_were(audited: Trailing) -> None:
+def test_whole_transactions_and_rows_as_they_were(audited: TrailFollower) -> None:
     audited.execute(
         f"BEGIN; {_emit({'user': 7})}; INSERT INTO t VALUES (1, 1, 'a'); INSERT INTO pairs VALUES (1, 'x', 1); COMMIT",
         "UPDATE t SET n = 2 WHERE id = 1",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
-from tests.contract.audited import Audited, Row
-from tests.contract.delivering import Delivering
-from tests.e2e.captured import Captured, captured
+from tests.contract.audit_table import AuditTable, Row
+from tests.contract.delivery_driver import DeliveryDriver
+from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.fixtures.postgres import Database
 from tests.stepping import DrivenStepper
 
@@ -21,9 +21,9 @@ from tailrace.log import planner
 
 
 @dataclass
-class Trailing:
-    log: Captured
-    trail: Audited
+class TrailFollower:
+    log: CapturedDatabase
+    trail: AuditTable
     stepper: DrivenStepper
     source: Database
 
@@ -49,13 +49,13 @@ class Trailing:
 
 
 @contextmanager
-def trailing(source: Database, destination: Database, directory: Path, **more: Any) -> Iterator[Trailing]:
+def trailing(source: Database, destination: Database, directory: Path, **more: Any) -> Iterator[TrailFollower]:
     """A trail that begins now."""
     with captured(source, directory) as log:
-        trail = Audited(destination, more)
-        delivering = Delivering(trail, settings.StoreSettings(log.store.url), name="audit")
+        trail = AuditTable(destination, more)
+        delivering = DeliveryDriver(trail, settings.StoreSettings(log.store.url), name="audit")
         with delivering.stepper() as stepper:
-            yield Trailing(log, trail, stepper, source)
+            yield TrailFollower(log, trail, stepper, source)
 
 
 def write_config(path: Path, source: Database, destination: Database, store: str, **more: Any) -> Path:
@@ -72,7 +72,7 @@ def write_config(path: Path, source: Database, destination: Database, store: str
 class Shell:
     """Runs commands with the settings of one trail."""
 
-    def __init__(self, audited: Trailing, config: Path) -> None:
+    def __init__(self, audited: TrailFollower, config: Path) -> None:
         self.audited = audited
         self.config = config
 

@@ -24,7 +24,7 @@ PASSWORD = "pläntéd-'s3cret\\ "
 
 
 @pytest.fixture(scope="module", params=["scram-sha-256", "md5"])
-def guarded(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+def password_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """A server that requires a password."""
     with running(18, auth=request.param, password=PASSWORD) as server:
         yield server
@@ -115,37 +115,37 @@ def test_connecting_to_a_silent_server_times_out() -> None:
         assert caught.value.retry
 
 
-def test_passwords(guarded: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
-    open_source(SourceSettings(url=guarded.url, password=Secret(PASSWORD)))
-    wrong = refusal(open_source, SourceSettings(url=guarded.url, password=Secret(PASSWORD + "x")))
+def test_passwords(password_server: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
+    open_source(SourceSettings(url=password_server.url, password=Secret(PASSWORD)))
+    wrong = refusal(open_source, SourceSettings(url=password_server.url, password=Secret(PASSWORD + "x")))
     assert isinstance(wrong, SourceRefused)
     assert "password authentication failed" in str(wrong)
     assert "password" in wrong.hint
-    assert isinstance(refusal(open_source, SourceSettings(url=guarded.url)), SourceRefused)
+    assert isinstance(refusal(open_source, SourceSettings(url=password_server.url)), SourceRefused)
 
 
-def test_rejections_have_a_hint(guarded: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
+def test_rejections_have_a_hint(password_server: Postgres, open_source: Callable[[SourceSettings], None]) -> None:
     password = Secret(PASSWORD)
-    unknown = refusal(open_source, SourceSettings(url=guarded.url_of("absent"), password=password))
+    unknown = refusal(open_source, SourceSettings(url=password_server.url_of("absent"), password=password))
     assert isinstance(unknown, SourceRefused)
     assert "source.url" in unknown.hint
-    plain = refusal(open_source, SourceSettings(url=guarded.url, password=password, sslmode="require"))
+    plain = refusal(open_source, SourceSettings(url=password_server.url, password=password, sslmode="require"))
     assert isinstance(plain, SourceRefused)
     assert "does not support SSL" in str(plain)
-    hba = guarded.data / "pg_hba.conf"
+    hba = password_server.data / "pg_hba.conf"
     before = hba.read_text()
     hba.write_text("host postgres postgres 127.0.0.1/32 trust\n")
-    guarded.conf()
-    closed = refusal(open_source, SourceSettings(url=guarded.url_of("template1"), password=password))
+    password_server.conf()
+    closed = refusal(open_source, SourceSettings(url=password_server.url_of("template1"), password=password))
     assert isinstance(closed, SourceRefused)
     assert "pg_hba.conf" in closed.hint
     hba.write_text(before)
-    guarded.conf()
+    password_server.conf()
 
 
 @pytest.mark.parametrize("mode", ["disable", "prefer", "require", "verify-ca", "verify-full"])
-def test_tls_modes(guarded: Postgres, tls: Tls, mode: str) -> None:
-    with TlsProxy(tls.context, guarded.port) as proxy:
+def test_tls_modes(password_server: Postgres, tls: Tls, mode: str) -> None:
+    with TlsProxy(tls.context, password_server.port) as proxy:
         url = f"postgresql://postgres@localhost:{proxy.port}/postgres?hostaddr=127.0.0.1"
         source = SourceSettings(url=url, password=Secret(PASSWORD), sslmode=mode, sslrootcert=tls.authority.file)
         with connect(source) as connection:

@@ -14,33 +14,33 @@ from tailrace.settings import load
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_init_writes_a_file_that_loads_and_never_overwrites_it(here: Path) -> None:
+def test_init_writes_a_file_that_loads_and_never_overwrites_it(working_directory: Path) -> None:
     first = CliRunner().invoke(main, ["init"])
     assert first.exit_code == 0, first.output
-    load(here / "tailrace.toml", {})
-    (here / "tailrace.toml").write_text("mine")
+    load(working_directory / "tailrace.toml", {})
+    (working_directory / "tailrace.toml").write_text("mine")
     second = CliRunner().invoke(main, ["init"])
     assert second.exit_code == 2
     assert second.stderr == "error: tailrace.toml already exists\nhint: --force overwrites it\n"
-    assert (here / "tailrace.toml").read_text() == "mine"
+    assert (working_directory / "tailrace.toml").read_text() == "mine"
     assert CliRunner().invoke(main, ["init", "--force"]).exit_code == 0
-    load(here / "tailrace.toml", {})
+    load(working_directory / "tailrace.toml", {})
 
 
-def test_init_writes_the_file_that_config_names(here: Path) -> None:
+def test_init_writes_the_file_that_config_names(working_directory: Path) -> None:
     assert CliRunner().invoke(main, ["--config", "other.toml", "init"]).exit_code == 0
     assert CliRunner().invoke(main, ["init"], env={"TAILRACE_CONFIG": "third.toml"}).exit_code == 0
-    assert sorted(p.name for p in here.iterdir()) == ["other.toml", "third.toml"]
+    assert sorted(p.name for p in working_directory.iterdir()) == ["other.toml", "third.toml"]
     assert CliRunner().invoke(main, ["--config", "no/such/place.toml", "init"]).exit_code == 2
 
 
-def test_wrong_settings_exit_with_2(here: Path) -> None:
-    (here / "tailrace.toml").write_text("[sorce]")
+def test_wrong_settings_exit_with_2(working_directory: Path) -> None:
+    (working_directory / "tailrace.toml").write_text("[sorce]")
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 2
     assert result.stderr.startswith(
@@ -50,7 +50,7 @@ def test_wrong_settings_exit_with_2(here: Path) -> None:
     assert CliRunner().invoke(main, ["--config", "absent.toml", "check"]).exit_code == 2
 
 
-def test_help_and_version_import_no_command(here: Path) -> None:
+def test_help_and_version_import_no_command(working_directory: Path) -> None:
     program = (
         "import sys; from tailrace.cli import main\n"
         "try: main([sys.argv[1]])\n"

@@ -18,7 +18,7 @@ UNCHANGED = "__tailrace_unchanged"
 
 
 @dataclass
-class Audited:
+class AuditTable:
     database: Database
     more: Mapping[str, Any] = field(default_factory=dict)
     table: str = "public.changes"

@@ -34,7 +34,7 @@ from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 
 
-class Delivering:
+class DeliveryDriver:
     """Creates steppers as successive `deliver` processes would."""
 
     def __init__(self, destination: Place, store: settings.StoreSettings, **common: Any) -> None:

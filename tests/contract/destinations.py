@@ -199,15 +199,15 @@ def assert_delivered(
 
 
 @dataclass
-class Recorded:
+class RecorderFiles:
     """The files that `tests.contract.recorder` writes."""
 
     directory: Path
     type: str
 
-    def beside(self, name: str) -> Recorded:
+    def beside(self, name: str) -> RecorderFiles:
         """Another destination of the same kind."""
-        return Recorded(self.directory / name, self.type)
+        return RecorderFiles(self.directory / name, self.type)
 
     def settings(self) -> Mapping[str, Any]:
         return {"type": f"tests.contract.recorder:{self.type}", "directory": str(self.directory)}

@@ -95,7 +95,7 @@ class Lake:
 
 
 @dataclass
-class Both(Lake):
+class LakeWithChangelog(Lake):
     """Mirrors and changelogs."""
 
     def settings(self) -> Mapping[str, Any]:

@@ -48,7 +48,7 @@ class Message:
 
 
 @dataclass
-class Streamed:
+class NatsStream:
     server: NatsServer
     encoding: str = "msgpack"
     more: Mapping[str, Any] = field(default_factory=dict)

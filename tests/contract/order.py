@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract import recorder
-from tests.contract.recorder import RecordedChange, Written
+from tests.contract.recorder import RecordedChange, WrittenPart
 
 from tailrace.change import Lsn, Position
 from tailrace.log.planner import Offset
@@ -57,21 +57,21 @@ def assert_last_is_marked(directory: Path, *, in_each_part: bool = False) -> Non
     assert sorted(marked) == sorted(highest.values())
 
 
-def _parts_of_the_log(directory: Path) -> list[Written]:
+def _parts_of_the_log(directory: Path) -> list[WrittenPart]:
     """The parts of steps that load no table."""
     parts = [part for part in recorder.written_parts(directory) if not part.step.loads]
     assert parts, "there is nothing to check"
     return parts
 
 
-def _steps(directory: Path) -> dict[Offset, list[Written]]:
-    found: defaultdict[Offset, list[Written]] = defaultdict(list)
+def _steps(directory: Path) -> dict[Offset, list[WrittenPart]]:
+    found: defaultdict[Offset, list[WrittenPart]] = defaultdict(list)
     for part in _parts_of_the_log(directory):
         found[part.step.end].append(part)
     return found
 
 
-def _chunks(part: Written) -> list[list[RecordedChange]]:
+def _chunks(part: WrittenPart) -> list[list[RecordedChange]]:
     found: defaultdict[int, list[RecordedChange]] = defaultdict(list)
     for one in part.changes:
         found[one.chunk].append(one)

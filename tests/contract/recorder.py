@@ -40,7 +40,7 @@ class RecordedChange:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPart:
     """One part as it was staged, in the order of arrival."""
 
     step: Step
@@ -93,7 +93,7 @@ class Recorder:
     def stage(self, part: Part) -> str:
         changes = tuple(_recorded_changes(part))
         name = self._name(part)
-        _write(self.directory / "parts" / name, Written(part.step, part.number, part.load, changes))
+        _write(self.directory / "parts" / name, WrittenPart(part.step, part.number, part.load, changes))
         with (self.directory / "staged").open("a") as file:
             file.write(f"{name}\n")
         return name
@@ -147,7 +147,7 @@ def load_state(directory: Path) -> _RecorderState:
     return found
 
 
-def written_parts(directory: Path) -> list[Written]:
+def written_parts(directory: Path) -> list[WrittenPart]:
     """The committed parts, in the order of their receipts."""
     return [pickle.loads((directory / "parts" / name).read_bytes()) for name in load_state(directory).files]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
-from tests.contract.audited import Audited
-from tests.contract.delivering import (
+from tests.contract.audit_table import AuditTable
+from tests.contract.delivery_driver import (
     Crash,
-    Delivering,
+    DeliveryDriver,
     count_refused,
     crash_after_staging,
     crashing,
@@ -32,9 +32,9 @@ from tailrace.sinks.audit import staged_changes
 
 
 @pytest.fixture
-def trail(postgres: Postgres) -> Iterator[Audited]:
+def trail(postgres: Postgres) -> Iterator[AuditTable]:
     database = make_database(postgres)
-    yield Audited(database)
+    yield AuditTable(database)
     drop_database(database)
 
 
@@ -45,12 +45,12 @@ def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_changes, "HELD_BYTES", 4096)
 
 
-def _assert_matches(trail: Audited, scenario: Scenario, state: Any) -> None:
+def _assert_matches(trail: AuditTable, scenario: Scenario, state: Any) -> None:
     trail.assert_matches(list(scenario.changes.values()), Lsn(0), state.cursor)
 
 
-def test_everything_in_one_step(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
+def test_everything_in_one_step(trail: AuditTable, scenario: Scenario, tmp_path: Path) -> None:
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store"))
     _assert_matches(trail, scenario, delivering.deliver(scenario.end))
     before = trail.rows()
     delivering.deliver(scenario.end)
@@ -59,10 +59,10 @@ def test_everything_in_one_step(trail: Audited, scenario: Scenario, tmp_path: Pa
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
-def test_everything_in_many_steps(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
+def test_everything_in_many_steps(trail: AuditTable, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, with steps that crash, are staged twice, or are committed again."""
     rng = random.Random(1)
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store", scenario.marks[0]))
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store", scenario.marks[0]))
     committed: list[tuple[Any, Any]] = []
     for mark in scenario.marks:
         scenario.store_of(tmp_path / "store", mark)
@@ -85,8 +85,8 @@ def test_everything_in_many_steps(trail: Audited, scenario: Scenario, tmp_path: 
 
 
 @pytest.mark.usefixtures("all_large")
-def test_a_crash_before_each_durable_act(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
+def test_a_crash_before_each_durable_act(trail: AuditTable, scenario: Scenario, tmp_path: Path) -> None:
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store"))
     crashes = 0
     for mark in scenario.marks[2::3]:
         for at in range(1, 1000, 3):
@@ -103,14 +103,14 @@ def test_a_crash_before_each_durable_act(trail: Audited, scenario: Scenario, tmp
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
 def test_the_streaming_query_delivers_the_same(
-    trail: Audited, scenario: Scenario, tmp_path: Path, spark: SparkSession
+    trail: AuditTable, scenario: Scenario, tmp_path: Path, spark: SparkSession
 ) -> None:
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store"))
     _assert_matches(trail, scenario, delivering.deliver_on(spark))
 
 
-def test_a_rewind_delivers_nothing_twice(trail: Audited, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
+def test_a_rewind_delivers_nothing_twice(trail: AuditTable, scenario: Scenario, tmp_path: Path) -> None:
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
     before = trail.rows()
     with delivering.stepper() as one:
@@ -129,8 +129,8 @@ def test_a_rewind_delivers_nothing_twice(trail: Audited, scenario: Scenario, tmp
 
 
 def test_partitions_by_month(database: Database, scenario: Scenario, tmp_path: Path) -> None:
-    trail = Audited(database, {"partition": "month"})
-    delivering = Delivering(trail, scenario.store_of(tmp_path / "store"))
+    trail = AuditTable(database, {"partition": "month"})
+    delivering = DeliveryDriver(trail, scenario.store_of(tmp_path / "store"))
     _assert_matches(trail, scenario, delivering.deliver(scenario.end))
     with database.connect() as connection:
         kind = connection.execute("SELECT relkind::text FROM pg_class WHERE relname = 'changes'").fetchone()

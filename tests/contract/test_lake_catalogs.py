@@ -18,7 +18,7 @@ from pyiceberg.catalog.rest import RestCatalog as PyRestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from tests import oracle
-from tests.contract.delivering import Delivering
+from tests.contract.delivery_driver import DeliveryDriver
 from tests.contract.lake import Lake, texts
 from tests.contract.scenario import Scenario
 from tests.fixtures.postgres import Database, running
@@ -64,7 +64,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 def test_delivery_resumes_with_every_catalog(scenario: Scenario, lake: Lake, tmp_path: Path) -> None:
     """SQLite is tested below, and by all other tests of lakes."""
     tables = ["public.accounts", "public.renamed", "public.named_anew"]
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=tables)
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"), tables=tables)
     for mark in (scenario.marks[1], scenario.marks[-1]):
         delivering.assert_holds(scenario, mark, delivering.deliver(mark.offset))
     assert {table.name for table in lake.point().tables} == {"public.accounts", "public.named_anew"}
@@ -76,7 +76,7 @@ def test_engines_agree_with_a_sqlite_catalog(
     """Each engine finds the tables by name, in the same SQLite file, whose name needs quoting."""
     monkeypatch.chdir(tmp_path)
     lake = Lake(tmp_path / "Übersicht 100% 🐘 'q'", more={"catalog": f"sqlite:{quote('ein Katalog/ö.db')}"})
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=FEW)
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"), tables=FEW)
     for mark in (scenario.marks[1], scenario.marks[-1]):
         delivering.assert_holds(scenario, mark, delivering.deliver(mark.offset))
     file = tmp_path / "ein Katalog" / "ö.db"
@@ -89,7 +89,7 @@ def test_engines_agree_with_a_rest_catalog(
     scenario: Scenario, rest_catalog: RestCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake", more={"catalog": rest_catalog.url, "catalog_options": {"token": rest_catalog.token}})
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
     delivering.deliver(scenario.marks[1].offset)
     client = PyRestCatalog("lake", uri=rest_catalog.url, token=rest_catalog.token)
     assert_engines_agree(lake, client, spark)
@@ -123,7 +123,7 @@ def test_maintenance_of_a_lake_on_s3(
 ) -> None:
     more = {"catalog": database.url, "warehouse": s3_address.url, "options": s3_address.options}
     lake = Lake(tmp_path, more=more)
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
     with delivering.stepper() as one:
         one.load_missing()
         one.deliver(scenario.marks[1].offset)
@@ -198,7 +198,7 @@ def test_a_postgresql_catalog_that_refuses_or_is_down(trial: Trial, scenario: Sc
         assert "nowhere" in str(trial.refused(SinkRefused, **given | {"catalog": server.url_of("nowhere")}))
 
         lake, store = Lake(tmp_path / "lake", more=given), scenario.store_of(tmp_path / "store")
-        delivering = Delivering(lake, store, tables=["public.accounts"])
+        delivering = DeliveryDriver(lake, store, tables=["public.accounts"])
         with delivering.stepper() as one:
             one.load_missing()
             server.stop("immediate")
@@ -254,7 +254,7 @@ def test_a_table_that_the_sink_did_not_create_is_refused(
     theirs = SqlCatalog("lake", uri=f"sqlite:///{lake.directory / 'catalog.db'}", warehouse=str(lake.directory))
     theirs.create_namespace("public")
     theirs.create_table("public.accounts", pa.schema([("id", pa.int64())]))
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"), tables=["public.accounts"])
     with pytest.raises(SinkRefused, match=r"public\.accounts is already in the catalog") as raised:
         delivering.deliver(scenario.marks[0].offset)
     assert "route" in raised.value.hint

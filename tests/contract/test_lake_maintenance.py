@@ -16,9 +16,9 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from tests import oracle
-from tests.contract.delivering import Delivering
+from tests.contract.delivery_driver import DeliveryDriver
 from tests.contract.lake import Lake, engine
-from tests.e2e.captured import Captured, captured
+from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.fixtures.postgres import Database
 from tests.stepping import DrivenStepper
 
@@ -37,10 +37,10 @@ from tailrace.sinks.iceberg.sink import IcebergSink
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, note text)"
 
 
-class Following:
+class FollowedLake:
     """A lake that follows a table `t`. `follow` delivers everything in the log."""
 
-    def __init__(self, log: Captured, lake: Lake, stepper: DrivenStepper) -> None:
+    def __init__(self, log: CapturedDatabase, lake: Lake, stepper: DrivenStepper) -> None:
         self.log = log
         self.lake = lake
         self.stepper = stepper
@@ -64,16 +64,16 @@ class Following:
 
 
 @pytest.fixture
-def following(database: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Following]:
+def following(database: Database, tmp_path: Path, spark: SparkSession) -> Iterator[FollowedLake]:
     database.execute(_TABLE)
     lake = Lake(tmp_path / "lake")
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
+        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
         with delivering.stepper() as stepper:
-            yield Following(log, lake, stepper)
+            yield FollowedLake(log, lake, stepper)
 
 
-def test_engines_agree_on_many_deleted_rows(following: Following, spark: SparkSession) -> None:
+def test_engines_agree_on_many_deleted_rows(following: FollowedLake, spark: SparkSession) -> None:
     """Tens of thousands of deleted rows in one file: DuckDB 1.5 returned some of them."""
     log = following.log
     log.execute("INSERT INTO t SELECT i, i, 'n' || i FROM generate_series(1, 100000) i")
@@ -101,7 +101,7 @@ def test_engines_agree_on_many_deleted_rows(following: Following, spark: SparkSe
     assert table_maintenance.merge(lake, following.table, 1 << 30) == 0, "a single file is not merged"
 
 
-def _lineage(following: Following, spark: SparkSession) -> set[tuple[Any, ...]]:
+def _lineage(following: FollowedLake, spark: SparkSession) -> set[tuple[Any, ...]]:
     rows = spark.read.format("iceberg").load(following.table.metadata)
     return {tuple(row) for row in rows.select("id", "_row_id", "_last_updated_sequence_number").collect()}
 
@@ -109,7 +109,7 @@ def _lineage(following: Following, spark: SparkSession) -> set[tuple[Any, ...]]:
 _SUMS = "count(*), sum(id), sum(n), count(DISTINCT note), min(note), max(note)"
 
 
-def _assert_engines_agree(following: Following, spark: SparkSession) -> None:
+def _assert_engines_agree(following: FollowedLake, spark: SparkSession) -> None:
     """PostgreSQL, DuckDB, Spark and pyiceberg return the same sums."""
     assert {_groups(file) for file in Path(following.table.directory, "data").glob("*.parquet")} == {1}
     row = following.log.connection.execute(f"SELECT {_SUMS} FROM t".encode()).fetchone()
@@ -137,7 +137,7 @@ def test_a_data_file_has_one_row_group(tmp_path: Path) -> None:
     assert (written.rows, _groups(Path(written.location))) == (2_000_000, 1)
 
 
-def test_maintenance_between_steps(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_between_steps(following: FollowedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_maintenance, "_MANY_FILES", 4)
     monkeypatch.setattr(table_maintenance, "_EXPIRE_S", 0.0)
     log = following.log
@@ -163,7 +163,7 @@ def test_maintenance_between_steps(following: Following, monkeypatch: pytest.Mon
     assert following.table.summary.cursor <= following.lake.point().cursor
 
 
-def test_history_is_retained_until_the_cutoff(following: Following) -> None:
+def test_history_is_retained_until_the_cutoff(following: FollowedLake) -> None:
     """The snapshot that was the newest at the cutoff stays, however old it is: a query at the cutoff reads it."""
     for number in range(6):
         following.log.execute(f"INSERT INTO t VALUES ({number}, 0, '')")
@@ -184,7 +184,7 @@ def test_history_is_retained_until_the_cutoff(following: Following) -> None:
     following.assert_same()
 
 
-def test_only_orphans_are_removed(following: Following) -> None:
+def test_only_orphans_are_removed(following: FollowedLake) -> None:
     following.log.execute("INSERT INTO t SELECT i, 0, 'x' FROM generate_series(1, 10) i")
     following.follow()
     following.log.execute("DELETE FROM t WHERE id < 4")
@@ -199,13 +199,13 @@ def test_only_orphans_are_removed(following: Following) -> None:
     following.assert_same()
 
 
-def _as_another_writer(following: Following) -> Any:
+def _as_another_writer(following: FollowedLake) -> Any:
     """A catalog and the table, as another process opens them."""
     catalog = JavaCatalog(IcebergOptions(warehouse=following.lake.directory.as_uri()))
     return catalog, catalog.load(("public", "t"))
 
 
-def test_compaction_by_another_writer(following: Following, spark: SparkSession) -> None:
+def test_compaction_by_another_writer(following: FollowedLake, spark: SparkSession) -> None:
     """The conflicting step is retried on the table's current state."""
     log = following.log
     for number in range(6):
@@ -224,7 +224,7 @@ def test_compaction_by_another_writer(following: Following, spark: SparkSession)
     following.assert_same()
 
 
-def test_a_merge_that_conflicts_with_another_writer(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_that_conflicts_with_another_writer(following: FollowedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge fails, no row is duplicated, and the next merge uses the table's current state."""
     monkeypatch.setattr(table_maintenance, "_MANY_FILES", 3)
     for number in range(5):
@@ -251,7 +251,7 @@ def test_a_merge_that_conflicts_with_another_writer(following: Following, monkey
     following.assert_same()
 
 
-def test_rows_changed_by_another_writer_are_refused(following: Following, spark: SparkSession) -> None:
+def test_rows_changed_by_another_writer_are_refused(following: FollowedLake, spark: SparkSession) -> None:
     following.log.execute("INSERT INTO t VALUES (1, 1, 'sink')")
     following.follow()
     _, table = _as_another_writer(following)
@@ -260,11 +260,11 @@ def test_rows_changed_by_another_writer_are_refused(following: Following, spark:
         following.stepper.open()
 
 
-def _always(following: Following) -> Any:
+def _always(following: FollowedLake) -> Any:
     return following.sink._require_open().context.catalog.java.Expressions.alwaysTrue()
 
 
-def test_a_commit_whose_result_is_lost(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_result_is_lost(following: FollowedLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit succeeded, but its result was lost: the sink looks it up and writes nothing twice."""
     commit_transaction = LakeTable._commit_transaction
     following.log.execute("INSERT INTO t SELECT i, 0, 'x' FROM generate_series(1, 10) i")
@@ -294,9 +294,9 @@ def test_a_disk_that_is_full_at_different_times(
     lake, filler = Lake(small_disk / "lake"), small_disk / "filler"
     failures = 0
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
+        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
         with delivering.stepper() as stepper:
-            following = Following(log, lake, stepper)
+            following = FollowedLake(log, lake, stepper)
             for number, free in enumerate((None, 0, 4, 12, 20, 32)):
                 if free is not None:
                     available = shutil.disk_usage(small_disk).free
@@ -318,7 +318,7 @@ def test_a_disk_that_is_full_at_different_times(
     assert failures >= 3
 
 
-def test_the_summary_of_a_snapshot(following: Following) -> None:
+def test_the_summary_of_a_snapshot(following: FollowedLake) -> None:
     log = following.log
     log.execute(
         "COMMENT ON TABLE t IS 'the table'",

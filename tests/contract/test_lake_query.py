@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg import sql
 from tests import oracle
-from tests.contract.delivering import Crash, Delivering, crashing
+from tests.contract.delivery_driver import Crash, DeliveryDriver, crashing
 from tests.contract.destinations import difference
 from tests.contract.lake import Lake
 from tests.contract.scenario import Scenario, Table
-from tests.e2e.captured import captured
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database
 from tests.workload import Workload
 
@@ -53,7 +53,7 @@ def _rows(connection: psycopg.Connection[Any], schema: str, table: str, columns:
 @pytest.mark.usefixtures("spark")
 def test_every_table_of_the_scenario_matches_postgresql(scenario: Scenario, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
-    delivering = Delivering(lake, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(lake, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
     with _make_server(lake) as server, _connect(server) as connection:
         relations = {(t.schema, t.table): lake.relation(t) for t in lake.point().tables}
@@ -130,7 +130,7 @@ def test_conditions_find_the_same_rows_as_at_the_source(database: Database, tmp_
     """With files of different bounds, some older than columns and types: no matching file is skipped."""
     lake = Lake(tmp_path / "lake")
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest")
+        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest")
         for statements in _FILTERED.split("---"):
             log.execute(*filter(str.strip, statements.split(";")))
             log.catch_up()
@@ -154,7 +154,7 @@ def test_a_random_workload_with_schema_changes_crashes_and_compaction(
     workload = Workload(lambda: database.connect(), 5, ddl=True, exclusive=0.05)
     workload.create()
     with captured(database, tmp_path) as log:
-        delivering = Delivering(lake, settings.StoreSettings(log.store.url), start="earliest")
+        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest")
         for _ in range(2):
             workload.run(40)
             workload.stop()

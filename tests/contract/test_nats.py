@@ -14,9 +14,9 @@ from typing import Any
 
 import nkeys
 import pytest
-from tests.contract.delivering import Crash, Delivering, crash_after_staging, crashing, in_other_processes
+from tests.contract.delivery_driver import Crash, DeliveryDriver, crash_after_staging, crashing, in_other_processes
+from tests.contract.nats_stream import NatsStream, token
 from tests.contract.scenario import Scenario
-from tests.contract.streamed import Streamed, token
 from tests.fixtures.nats import Account, Nkey, operator_configuration
 from tests.fixtures.tls import Tls
 from tests.stepping import DrivenStepper
@@ -36,8 +36,8 @@ from tailrace.sinks.nats.jetstream import raise_for_error
 
 
 @pytest.fixture(params=["msgpack", "json"])
-def stream(request: pytest.FixtureRequest, nats_server: NatsServer) -> Streamed:
-    return Streamed(nats_server, request.param)
+def stream(request: pytest.FixtureRequest, nats_server: NatsServer) -> NatsStream:
+    return NatsStream(nats_server, request.param)
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "WINDOW", 3)
 
 
-def _assert_matches(stream: Streamed, scenario: Scenario, state: Any) -> None:
+def _assert_matches(stream: NatsStream, scenario: Scenario, state: Any) -> None:
     stream.assert_matches(list(scenario.changes.values()), state.cursor, scenario.types)
 
 
-def test_everything_in_one_step(stream: Streamed, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+def test_everything_in_one_step(stream: NatsStream, scenario: Scenario, tmp_path: Path) -> None:
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
     _assert_matches(stream, scenario, delivering.deliver(scenario.end))
     before = len(stream.messages())
     assert before > len(stream.changes()), "the scenario changes no schemas"
@@ -63,8 +63,8 @@ def test_everything_in_one_step(stream: Streamed, scenario: Scenario, tmp_path: 
 def test_the_bucket_describes_tables_as_postgresql_does(
     nats_server: NatsServer, scenario: Scenario, tmp_path: Path
 ) -> None:
-    stream = Streamed(nats_server)
-    Delivering(stream, scenario.store_of(tmp_path / "store")).deliver(scenario.end)
+    stream = NatsStream(nats_server)
+    DeliveryDriver(stream, scenario.store_of(tmp_path / "store")).deliver(scenario.end)
     columns = {entry["schema"]: entry["columns"] for entry in stream.entries().values()}
     last = scenario.marks[-1]
     for name in last.tables:
@@ -74,9 +74,9 @@ def test_the_bucket_describes_tables_as_postgresql_does(
 @pytest.mark.usefixtures("all_large")
 def test_everything_in_many_steps(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step has several parts and its own object. Drivers crash after they published it."""
-    stream = Streamed(nats_server)
+    stream = NatsStream(nats_server)
     rng = random.Random(1)
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store", scenario.marks[0]))
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store", scenario.marks[0]))
     for mark in scenario.marks:
         scenario.store_of(tmp_path / "store", mark)
         with pytest.raises(Crash):
@@ -95,8 +95,8 @@ def test_everything_in_many_steps(nats_server: NatsServer, scenario: Scenario, t
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_large")
 def test_a_crash_before_each_durable_act(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
-    stream = Streamed(nats_server)
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    stream = NatsStream(nats_server)
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
     crashes = 0
     for mark in scenario.marks[2::3]:
         for at in range(1, 1000):
@@ -112,8 +112,8 @@ def test_a_crash_before_each_durable_act(nats_server: NatsServer, scenario: Scen
 
 def test_a_rewind_publishes_again(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
     """Within the server's duplicate window: the ids differ from the first ones."""
-    stream = Streamed(nats_server)
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    stream = NatsStream(nats_server)
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
     delivering.deliver(scenario.end)
     before = stream.changes()
     with delivering.stepper() as one:
@@ -127,9 +127,9 @@ def test_a_rewind_publishes_again(nats_server: NatsServer, scenario: Scenario, t
 
 @pytest.mark.usefixtures("all_large")
 def test_a_retry_after_the_duplicate_window(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
-    stream = Streamed(nats_server)
+    stream = NatsStream(nats_server)
     stream.make(duplicate_window=0.1)
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
     for mark in scenario.marks[1::3]:
         with pytest.raises(Crash):
             delivering.deliver(mark.offset, crash_after_staging(in_other_processes(random.Random(1))))
@@ -145,8 +145,8 @@ def test_a_server_that_is_killed_repeatedly(
     rng = random.Random(2)
     write = client.NatsClient._write
     with NatsServer() as server:
-        stream = Streamed(server)
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        stream = NatsStream(server)
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
         left = 0
 
         def write_or_kill(self: client.NatsClient, data: memoryview) -> int:
@@ -174,16 +174,16 @@ def test_a_ping_while_a_message_is_sent(scenario: Scenario, tmp_path: Path, monk
     """The reply must not be written into the middle of a message."""
     monkeypatch.setattr(client, "_SEND_BYTES", 50)
     with NatsServer(ping_interval="5ms", ping_max=1000) as server:
-        stream = Streamed(server)
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        stream = NatsStream(server)
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
         _assert_matches(stream, scenario, delivering.deliver(scenario.end))
 
 
 def test_an_idle_sink_stays_connected(scenario: Scenario, tmp_path: Path) -> None:
     """The server disconnects clients that miss two pings. It may also have restarted before the next step."""
     with NatsServer(ping_interval="1s", ping_max=2) as server:
-        stream = Streamed(server)
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        stream = NatsStream(server)
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
         with delivering.stepper() as one:
             one.deliver(scenario.marks[0].offset)
             connected = one.sink._client  # type: ignore[attr-defined]
@@ -205,9 +205,9 @@ def test_a_full_stream_gets_the_rest_when_there_is_room(
     nats_server: NatsServer, scenario: Scenario, tmp_path: Path, shared: bool
 ) -> None:
     """A message that does not fit may be followed by smaller ones that would: none of them is published."""
-    stream = Streamed(nats_server, more={"shared": shared})
+    stream = NatsStream(nats_server, more={"shared": shared})
     stream.make(max_bytes=40_000, discard="new")
-    delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
     for _ in range(2):
         with pytest.raises(SinkError, match=f"stream {stream.stream} rejected .* maximum bytes exceeded"):
             delivering.deliver(scenario.end)
@@ -223,9 +223,9 @@ def test_a_shared_stream_that_refuses_single_messages(
 ) -> None:
     """Messages for full subjects are refused, and others are accepted. A new attempt finds what is missing, even after
     the duplicate window."""
-    shared = Streamed(nats_server, more={"shared": True})
+    shared = NatsStream(nats_server, more={"shared": True})
     shared.make(max_msgs_per_subject=20, discard="new", discard_new_per_subject=True, duplicate_window=0.1)
-    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(shared, scenario.store_of(tmp_path / "store"))
     with delivering.stepper() as one:
         one.deliver(scenario.marks[0].offset)
         shared.publish("other", b"hello")
@@ -246,10 +246,10 @@ def test_a_stream_that_discards_old_messages(
 ) -> None:
     """It has only the last messages from before a crash. Still nothing is published again or left out."""
     monkeypatch.setattr(stepping, "SMALL_BYTES", 0)
-    whole, short = (Streamed(nats_server, more={"shared": shared}) for _ in range(2))
+    whole, short = (NatsStream(nats_server, more={"shared": shared}) for _ in range(2))
     short.make(max_msgs=5)
     for stream in (whole, short):
-        delivering = Delivering(stream, scenario.store_of(tmp_path / stream.stream))
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / stream.stream))
         for mark in scenario.marks[1:4:2]:
             with pytest.raises(Crash):
                 delivering.deliver(mark.offset, crash_after_staging(in_other_processes(random.Random(1))))
@@ -262,8 +262,8 @@ def test_a_stream_that_discards_old_messages(
 def test_a_consumer_that_stops_reading(scenario: Scenario, tmp_path: Path) -> None:
     """It subscribes to everything many times. The server throttles the publisher for it, and then disconnects it."""
     with NatsServer(max_pending=8 << 20, write_deadline="1s") as server:
-        stream = Streamed(server)
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        stream = NatsStream(server)
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as consumer:
             listen = b"".join(b"SUB %b.> %d\r\n" % (stream.subject.encode(), n) for n in range(200))
             consumer.sendall(b"CONNECT {}\r\n%bPING\r\n" % listen)
@@ -278,8 +278,8 @@ def test_a_consumer_that_stops_reading(scenario: Scenario, tmp_path: Path) -> No
 
 
 def test_another_client_publishes_to_the_stream(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
-    alone = Streamed(nats_server)
-    delivering = Delivering(alone, scenario.store_of(tmp_path / "store"))
+    alone = NatsStream(nats_server)
+    delivering = DeliveryDriver(alone, scenario.store_of(tmp_path / "store"))
     with delivering.stepper() as one:
         one.deliver(scenario.marks[0].offset)
         alone.publish("other", b"hello")
@@ -292,8 +292,8 @@ def test_another_client_publishes_to_the_stream(nats_server: NatsServer, scenari
 
 @pytest.mark.usefixtures("all_large")
 def test_several_clients_publish_to_one_stream(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
-    shared = Streamed(nats_server, more={"shared": True})
-    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    shared = NatsStream(nats_server, more={"shared": True})
+    delivering = DeliveryDriver(shared, scenario.store_of(tmp_path / "store"))
     for mark in scenario.marks[::2]:
         shared.make()
         shared.publish("other", b"hello")
@@ -307,9 +307,9 @@ def test_several_clients_publish_to_one_stream(nats_server: NatsServer, scenario
 
 def test_another_client_uses_the_same_ids(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
     """The bridge of another server may do so. The stream treats our message as a duplicate, but does not have it."""
-    shared = Streamed(nats_server, more={"shared": True})
+    shared = NatsStream(nats_server, more={"shared": True})
     shared.make()
-    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(shared, scenario.store_of(tmp_path / "store"))
     change = next(c for c in scenario.changes.values() if c.operation is Operation.UPDATE)
     shared.publish("other", b"another", id=f"{int(change.lsn):x}-{token(str(change.table))}-update")
     with pytest.raises(SinkError, match=f"has another message with id .* of {change.position}"):
@@ -322,9 +322,9 @@ def test_another_client_uses_the_same_ids(nats_server: NatsServer, scenario: Sce
 
 
 def test_other_clients_publish_all_the_time(nats_server: NatsServer, scenario: Scenario, tmp_path: Path) -> None:
-    shared = Streamed(nats_server, more={"shared": True})
+    shared = NatsStream(nats_server, more={"shared": True})
     shared.make()
-    delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(shared, scenario.store_of(tmp_path / "store"))
     over = threading.Event()
 
     def publish() -> None:
@@ -351,8 +351,8 @@ def test_other_clients_publish_more_than_the_server_buffers(
     """The sink looks for its own last message before theirs. The server must not disconnect it for reading slowly."""
     monkeypatch.setattr(client, "_RECEIVE_BYTES", 16 * 1024)
     with NatsServer(max_pending=24 << 20) as server:
-        shared = Streamed(server, more={"shared": True})
-        delivering = Delivering(shared, scenario.store_of(tmp_path / "store"))
+        shared = NatsStream(server, more={"shared": True})
+        delivering = DeliveryDriver(shared, scenario.store_of(tmp_path / "store"))
         delivering.deliver(scenario.marks[0].offset)
         for _ in range(60):
             shared.publish("other", bytes(1_000_000))
@@ -364,15 +364,15 @@ def test_a_message_above_the_size_limit_becomes_a_dead_letter(
     scenario: Scenario, tmp_path: Path, by_stream: bool
 ) -> None:
     with NatsServer(**{} if by_stream else {"max_payload": 4_000}) as server:
-        stream = Streamed(server)
+        stream = NatsStream(server)
         stream.make(max_msg_size=4_000 if by_stream else -1)
         # Without tables whose schema messages are too large themselves.
         without = {"exclude": ["public.every_type", "public.wide", "public.panorama"]}
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"), **without)
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"), **without)
         with pytest.raises(PoisonError, match=r"message of [\d,]+ bytes, and the server accepts 4,000") as caught:
             delivering.deliver(scenario.end)
         assert caught.value.positions
-        delivering = Delivering(stream, delivering.store, on_poison="dead_letter", **without)
+        delivering = DeliveryDriver(stream, delivering.store, on_poison="dead_letter", **without)
         state = delivering.deliver(scenario.end)
         dead_letters = DeadLetters(delivering.reader, "tested")
         dead_letters.load()
@@ -434,16 +434,16 @@ def test_credentials_in_a_file(scenario: Scenario, tmp_path: Path) -> None:
     account, other = Account(), Nkey(nkeys.PREFIX_BYTE_USER).seed
     store = scenario.store_of(tmp_path / "store")
     with NatsServer(**operator_configuration(account)) as server:
-        stream = Streamed(server, more={"credentials": str(account.credentials(tmp_path / "right.creds"))})
-        _assert_matches(stream, scenario, Delivering(stream, store).deliver(scenario.end))
+        stream = NatsStream(server, more={"credentials": str(account.credentials(tmp_path / "right.creds"))})
+        _assert_matches(stream, scenario, DeliveryDriver(stream, store).deliver(scenario.end))
         for file in (
             Account().credentials(tmp_path / "unknown.creds"),
             account.credentials(tmp_path / "not_theirs.creds", seed=other),
             account.credentials(tmp_path / "expired.creds", exp=int(time.time()) - 60),
         ):
-            wrong = Streamed(server, more={"credentials": str(file)})
+            wrong = NatsStream(server, more={"credentials": str(file)})
             with pytest.raises(SinkRefused, match="Authorization Violation") as caught:
-                Delivering(wrong, store).make_stepper().open()
+                DeliveryDriver(wrong, store).make_stepper().open()
             assert "have they expired?" in caught.value.hint, file
             assert other not in f"{caught.value} {caught.value.hint}", file
 
@@ -474,8 +474,8 @@ def test_credentials_that_expire_and_are_renewed(scenario: Scenario, tmp_path: P
     file = tmp_path / "bus.creds"
     account.credentials(file, exp=int(time.time()) + 10)  # long enough for the first step on a busy machine
     with NatsServer(**operator_configuration(account)) as server:
-        stream = Streamed(server, more={"credentials": str(file)})
-        delivering = Delivering(stream, scenario.store_of(tmp_path / "store"))
+        stream = NatsStream(server, more={"credentials": str(file)})
+        delivering = DeliveryDriver(stream, scenario.store_of(tmp_path / "store"))
         with delivering.stepper() as one:
             one.deliver(scenario.marks[0].offset)
             account.credentials(file)
@@ -543,12 +543,12 @@ def test_invalid_settings(given: dict[str, str], words: str) -> None:
 
 
 def test_missing_or_unsuitable_streams(nats_server: NatsServer, tmp_path: Path) -> None:
-    stream = Streamed(nats_server, more={"create": False})
-    delivering = Delivering(stream, settings.StoreSettings((tmp_path / "store").as_uri()))
+    stream = NatsStream(nats_server, more={"create": False})
+    delivering = DeliveryDriver(stream, settings.StoreSettings((tmp_path / "store").as_uri()))
     with pytest.raises(SinkRefused, match=f"stream {stream.stream} does not exist"):
         delivering.make_stepper().open()
-    other = Streamed(nats_server, more={"subject": "elsewhere"})
+    other = NatsStream(nats_server, more={"subject": "elsewhere"})
     other.make()
-    delivering = Delivering(other, settings.StoreSettings((tmp_path / "store").as_uri()))
+    delivering = DeliveryDriver(other, settings.StoreSettings((tmp_path / "store").as_uri()))
     with pytest.raises(SinkRefused, match=r"does not accept elsewhere\.>, but t\d+\.>"):
         delivering.make_stepper().open()

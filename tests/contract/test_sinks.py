@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests import oracle, values
 from tests.contract import order
-from tests.contract.delivering import (
+from tests.contract.delivery_driver import (
     Crash,
-    Delivering,
+    DeliveryDriver,
     count_refused,
     crash_after_staging,
     crashing,
@@ -30,11 +30,11 @@ from tests.contract.destinations import (
     Mirror,
     Parquet,
     Place,
-    Recorded,
+    RecorderFiles,
     assert_same,
     expected_changes,
 )
-from tests.contract.lake import Both, Lake
+from tests.contract.lake import Lake, LakeWithChangelog
 from tests.contract.scenario import Scenario, Table
 from tests.fixtures.postgres import drop_database, make_database
 
@@ -58,7 +58,7 @@ def all_sinks(*slow: str) -> list[Any]:
 
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
 """Tables with most kinds of changes, for tests that deliver repeatedly."""
-EVENT_DESTINATIONS = (JsonLines, Parquet, Recorded)
+EVENT_DESTINATIONS = (JsonLines, Parquet, RecorderFiles)
 
 
 @pytest.fixture(params=SINKS)
@@ -72,7 +72,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
                 case "staged":
                     # The source's own types exist there too, so that columns get them.
                     database.execute(values.DECLARATIONS)
-                    yield Mirror(database, "tests.contract.staged:StagedSink")
+                    yield Mirror(database, "tests.contract.staged_sink:StagedSink")
                 case "history":
                     yield History(database)
             drop_database(database)
@@ -80,15 +80,15 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             request.getfixturevalue("spark")
             # With a changelog for each table if there are few tables: a commit takes a tenth of a second.
             are_many = "everything" in request.node.name
-            yield (Lake if are_many else Both)(tmp_path / "lake")
+            yield (Lake if are_many else LakeWithChangelog)(tmp_path / "lake")
         case "jsonl":
             yield JsonLines(tmp_path / "files")
         case "parquet":
             yield Parquet(tmp_path / "files")
         case "recorder":
-            yield Recorded(tmp_path / "recorded", "Recorder")
+            yield RecorderFiles(tmp_path / "recorded", "Recorder")
         case "recorder of ranges":
-            yield Recorded(tmp_path / "recorded", "RecorderOfRanges")
+            yield RecorderFiles(tmp_path / "recorded", "RecorderOfRanges")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_the_scenario_itself(scenario: Scenario) -> None:
 
 
 def test_everything_in_one_step(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"))
+    delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"))
     state = delivering.deliver(scenario.end)
     delivering.assert_holds(scenario, scenario.marks[-1], state)
     assert {t.oid for t in scenario.marks[-1].tables.values()} <= state.tables.keys()
@@ -143,7 +143,7 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
     store = scenario.store_of(tmp_path / "store", scenario.marks[0])
     # A lake opens and commits each table separately: the previous test covers all of them.
     tables = [*FEW, "public.toasted", "public.every_type"] if isinstance(destination, Lake) else ["*.*"]
-    delivering = Delivering(destination, store, tables=tables)
+    delivering = DeliveryDriver(destination, store, tables=tables)
     for mark in scenario.marks:
         scenario.store_of(tmp_path / "store", mark)
         while True:
@@ -162,11 +162,11 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
         delivering.assert_holds(scenario, mark, state)
     if not isinstance(destination, Lake):
         assert {t.oid for t in scenario.marks[-1].tables.values()} <= state.tables.keys()
-    if isinstance(destination, Recorded):
+    if isinstance(destination, RecorderFiles):
         _assert_order(destination)
 
 
-def _assert_order(recorded: Recorded) -> None:
+def _assert_order(recorded: RecorderFiles) -> None:
     """Assert what the contract guarantees to each kind of sink."""
     order.assert_parts_follow_the_log(recorded.directory)
     match recorded.type:
@@ -186,7 +186,7 @@ def test_steps_staged_twice_discarded_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
     rng = random.Random(2)
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW)
+    delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW)
     committed: list[tuple[Any, Any]] = []
     for mark in scenario.marks[1::2]:
         with pytest.raises(Crash):
@@ -207,7 +207,7 @@ def test_steps_staged_twice_discarded_or_committed_again(
 @pytest.mark.parametrize("destination", all_sinks("history"), indirect=True)
 def test_a_crash_before_each_durable_act(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Each attempt gets one act further than the one before, unless it finds finished work."""
-    delivering = Delivering(
+    delivering = DeliveryDriver(
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
@@ -230,7 +230,7 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
 @pytest.mark.usefixtures("all_large")
 def test_a_store_that_fails_occasionally(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Whichever request fails, the progress remains, and the next attempt continues from it."""
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
+    delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
     with failing(random.Random(4), 0.02) as failures:
         for mark in scenario.marks[1::2]:
             while True:
@@ -252,17 +252,17 @@ def test_the_streaming_query_delivers_the_same(
 ) -> None:
     tables = ["public.accounts", "public.toasted", "public.emptied_one", "public.every_type", "public.bulk"]
     store = scenario.store_of(tmp_path / "store", scenario.marks[1])
-    delivering = Delivering(destination, store, tables=tables)
+    delivering = DeliveryDriver(destination, store, tables=tables)
     for mark in (scenario.marks[1], scenario.marks[-1]):
         scenario.store_of(tmp_path / "store", mark)
         delivering.assert_holds(scenario, mark, delivering.deliver_on(spark))
-    if isinstance(destination, Recorded):
+    if isinstance(destination, RecorderFiles):
         _assert_order(destination)
 
 
 def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Tables are correct after a repeated delivery. Event destinations get the events again, and no others."""
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
+    delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
     state = delivering.deliver(scenario.end)
     start = scenario.marks[1]
     first = next(c for p, c in scenario.changes.items() if p.commit_lsn >= start.lsn)
@@ -287,7 +287,7 @@ def test_one_table_is_reloaded(destination: Destination, scenario: Scenario, tmp
     if isinstance(destination, (*EVENT_DESTINATIONS, History)):
         pytest.skip("events are delivered once")
     store = scenario.store_of(tmp_path / "store", scenario.marks[-2])
-    delivering = Delivering(destination, store, tables=["public.accounts", "public.recopied", "public.altered"])
+    delivering = DeliveryDriver(destination, store, tables=["public.accounts", "public.recopied", "public.altered"])
     delivering.deliver(scenario.marks[-2].offset)
     with delivering.stepper() as one:
         before = one.state
@@ -318,7 +318,7 @@ def test_changes_without_snapshots_from_a_given_start(
     for number, (start, floor) in enumerate(floors.items()):
         store = scenario.store_of(tmp_path / f"store{number}", mark if start == "latest" else None)
         given = {"name": f"tested{number}", "tables": ["public.accounts"], "start": start}
-        delivering = Delivering(destination.beside(str(number)), store, **given)
+        delivering = DeliveryDriver(destination.beside(str(number)), store, **given)
         with delivering.stepper():
             pass
         scenario.store_of(tmp_path / f"store{number}")
@@ -338,7 +338,7 @@ SHAPED = {
 
 
 def test_selected_masked_and_routed_tables(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
-    delivering = Delivering(destination, scenario.store_of(tmp_path / "store"), **SHAPED)
+    delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), **SHAPED)
     for mark in (scenario.marks[1], scenario.marks[-1]):
         state = delivering.deliver(mark.offset)
         oids = {name[1]: table.oid for name, table in mark.tables.items() if name[0] == "public"}

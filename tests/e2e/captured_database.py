@@ -25,7 +25,7 @@ from tailrace.store import Store
 _MARK = "tests.e2e"
 
 
-class Captured:
+class CapturedDatabase:
     """A captured database. `changes` waits for everything committed before the call."""
 
     def __init__(self, store: Store, connection: psycopg.Connection[Any], running: CaptureThread) -> None:
@@ -66,14 +66,14 @@ class Captured:
 
 
 @contextmanager
-def captured(database: Database, directory: Path, **capture: Any) -> Iterator[Captured]:
+def captured(database: Database, directory: Path, **capture: Any) -> Iterator[CapturedDatabase]:
     """Capture the publication that the test created, else all tables."""
     if not database.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
         database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     store = Store.open(str(directory / "store"))
     with database.connect(client_encoding="UTF8") as connection:
         with CaptureThread(configured(database, **capture), store) as running:
-            log = Captured(store, connection, running)
+            log = CapturedDatabase(store, connection, running)
             yield log
         tally = VerificationTotals()
         assert not list(verify(store, tally))

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from psycopg import sql
 from tests import oracle
 from tests.capturing import CaptureThread, configured, current_lsn, environment, tailrace
-from tests.e2e.captured import captured, cat, column_of, operation_and_rows, relation_of
+from tests.e2e.captured_database import captured, cat, column_of, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 from tests.workload import Workload

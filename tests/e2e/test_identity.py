@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tests import values
 from tests.capturing import environment
-from tests.e2e.captured import captured, cat, operation_and_rows, relation_of
+from tests.e2e.captured_database import captured, cat, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 
 from tailrace.cli import main

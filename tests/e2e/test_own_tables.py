@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.capturing import Seen, Witness, changes_in_log, configured, current_lsn
-from tests.e2e.captured import captured
+from tests.capturing import SeenChange, Witness, changes_in_log, configured, current_lsn
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database
 from tests.sinks.replicas import rows_of, sink_to
 from tests.stepping import DrivenStepper
@@ -20,10 +20,10 @@ from tailrace.pgoutput import message
 from tailrace.store import Store
 
 
-def exclude_tables(seen: list[Seen], oids: set[int]) -> list[Seen]:
+def exclude_tables(seen: list[SeenChange], oids: set[int]) -> list[SeenChange]:
     """The entries without the rows of the named tables."""
 
-    def is_of(one: Seen) -> bool:
+    def is_of(one: SeenChange) -> bool:
         parsed = message.parse(one.payload)
         return isinstance(parsed, message.Insert | message.Update | message.Delete) and parsed.relation_oid in oids
 

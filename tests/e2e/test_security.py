@@ -42,7 +42,7 @@ def assert_nowhere(*places: bytes | str) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Postgres]:
+def password_server() -> Iterator[Postgres]:
     """A server that requires a password, and logs every statement."""
     with running(
         18, auth="scram-sha-256", password=PASSWORD, log_statement="all", log_replication_commands=True
@@ -122,10 +122,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine(guarded: Postgres, tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(guarded, tmp_path)
+def machine(password_server: Postgres, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(password_server, tmp_path)
     yield machine
-    with guarded.connect() as connection:
+    with password_server.connect() as connection:
         connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
         connection.execute("DROP PUBLICATION IF EXISTS tailrace")
 
@@ -177,8 +177,8 @@ def test_an_unreachable_url_is_not_quoted(machine: Machine) -> None:
     assert (found, "Connection refused" in output) == (1, True), output
 
 
-def test_errors_and_settings_do_not_contain_the_password(guarded: Postgres, tmp_path: Path) -> None:
-    machine = Machine(guarded, tmp_path)
+def test_errors_and_settings_do_not_contain_the_password(password_server: Postgres, tmp_path: Path) -> None:
+    machine = Machine(password_server, tmp_path)
     for how, password in [("url", PASSWORD), ("file", WRONG), ("environment", WRONG)]:
         machine.configure(how, password)
         loaded = settings.load(tmp_path / "tailrace.toml", machine.env)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, Witness, changes_in_log, configured, current_lsn, environment, tailrace
-from tests.e2e.captured import Captured, captured, cat, eventually, operation_and_rows, relation_of
+from tests.e2e.captured_database import CapturedDatabase, captured, cat, eventually, operation_and_rows, relation_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
@@ -273,7 +273,7 @@ def test_logical_messages_are_neither_lost_nor_repeated(any_database: Database, 
     def emit(transactional: bool, content: str) -> str:
         return f"SELECT pg_logical_emit_message({transactional}, 'präfix', '{content}')"
 
-    def messages(log: Captured) -> list[tuple[bool, bytes | None, int]]:
+    def messages(log: CapturedDatabase) -> list[tuple[bool, bytes | None, int]]:
         found = [c for c in log.changes_now() if c.operation is Operation.MESSAGE]
         assert {c.prefix for c in found} == {"präfix"}
         return [(c.transactional, c.content, c.position.ordinal) for c in found]

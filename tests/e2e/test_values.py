@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from psycopg import sql
 from tests import oracle
 from tests.capturing import current_lsn
-from tests.e2e.captured import Captured, captured, cat, column_of, relation_of
+from tests.e2e.captured_database import CapturedDatabase, captured, cat, column_of, relation_of
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.pgoutput import read
 
@@ -378,7 +378,9 @@ def in_binary(connection: psycopg.Connection[Any], table: Table) -> dict[str, li
     return columns
 
 
-def assert_columns_agree(log: Captured, relation: Relation, second: State, binary: dict[str, list[Any]]) -> None:
+def assert_columns_agree(
+    log: CapturedDatabase, relation: Relation, second: State, binary: dict[str, list[Any]]
+) -> None:
     """On the log's bytes, the vectorised decoder agrees with the plain one and with PostgreSQL's binary values."""
     payloads = [
         entry.payload
@@ -414,7 +416,7 @@ def assert_columns_agree(log: Captured, relation: Relation, second: State, binar
     assert compared > 1000
 
 
-def assert_json_agrees(log: Captured, relation: Relation, first: State) -> None:
+def assert_json_agrees(log: CapturedDatabase, relation: Relation, first: State) -> None:
     inserts = [line["after"] for line in cat(log.store) if line["operation"] == "INSERT"]
     assert len(inserts) == len(first)
     for line in inserts:

@@ -20,9 +20,9 @@ import psycopg
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
-from tests.contract.audited import Audited
+from tests.contract.audit_table import AuditTable
 from tests.contract.lake import Lake, engine
-from tests.contract.streamed import Streamed
+from tests.contract.nats_stream import NatsStream
 from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
@@ -133,9 +133,9 @@ def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database:
     rng = random.Random(1)
     files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
     with running(18, autovacuum=False) as server, NatsServer() as nats_server:
-        bus = Streamed(nats_server)
+        bus = NatsStream(nats_server)
         bus.make(duplicate_window=WINDOW_S)
-        replica, trail = make_database(server), Audited(make_database(server))
+        replica, trail = make_database(server), AuditTable(make_database(server))
         toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in bus.settings().items())
         scene = Scene(
             database,

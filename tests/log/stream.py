@@ -40,7 +40,7 @@ def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *,
 
 
 @dataclass
-class Sent:
+class SentTransaction:
     """The frames and commit LSN of one transaction, or of one message outside transactions."""
 
     frames: list[bytes]
@@ -53,7 +53,7 @@ class Sent:
 class Server:
     seed: int = 0
     lsn: int = 0x1_0000_0100
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentTransaction] = field(default_factory=list)
     relations: dict[int, Relation] = field(default_factory=dict)
     own: frozenset[int] = frozenset()
     """Oids of tables that are Tailrace's own at first, and sometimes later."""
@@ -97,9 +97,9 @@ class Server:
             content=content,
             transactional=False,
         )
-        self.sent.append(Sent([frame(end_lsn, payload, time)], end_lsn - 1, end_lsn, [change]))
+        self.sent.append(SentTransaction([frame(end_lsn, payload, time)], end_lsn - 1, end_lsn, [change]))
 
-    def transaction(self, size: int, *, origin: bool = False) -> Sent:
+    def transaction(self, size: int, *, origin: bool = False) -> SentTransaction:
         xid, first_lsn = self.rng.randint(3, 2**32 - 1), self.lsn
         # Changes may be written before other transactions commit: only commits are in order.
         is_early = self.rng.random() < 0.3
@@ -107,7 +107,7 @@ class Server:
         commit_lsn, time = self._advance(), self._time()
         # A record ends where the next begins, which may be a commit.
         end_lsn = self.lsn = self.lsn + 40
-        sent = Sent([], commit_lsn, end_lsn, [])
+        sent = SentTransaction([], commit_lsn, end_lsn, [])
         micros = _micros(time) - framing.EPOCH_SHIFT_US
 
         def send(lsn: int, payload: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.captured import captured
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database
 
 from tailrace.log import lineage

@@ -17,7 +17,7 @@ from tailrace.store import Store
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedDelivery:
     """A step, and the slices of the log in each of its parts."""
 
     step: Step
@@ -34,7 +34,7 @@ class Driver:
         self.state: State = sink.open()
         self._change_filter = change_filter
 
-    def plan(self, parts: int = 1, limits: BatchLimits | None = None) -> Planned | None:
+    def plan(self, parts: int = 1, limits: BatchLimits | None = None) -> PlannedDelivery | None:
         """The next step; None at the end of the log."""
         start = planner.start_offset(self.reader, self.state.cursor)
         batch = planner.next_batch(self.reader, start, limits)
@@ -45,17 +45,17 @@ class Driver:
         step = Step(self.state, after, start, batch.end, len(slices))
         change_filter = self._change_filter or ChangeFilter(tables=self.state.tables)
         change_filter = replace(change_filter, start=max(change_filter.start, self.state.cursor or Lsn(0)))
-        return Planned(step, tuple(slices), change_filter)
+        return PlannedDelivery(step, tuple(slices), change_filter)
 
-    def stage(self, planned: Planned) -> list[Receipt]:
+    def stage(self, planned: PlannedDelivery) -> list[Receipt]:
         return [self.stage_part(planned, number) for number in range(len(planned.parts))]
 
-    def stage_part(self, planned: Planned, number: int) -> Receipt:
+    def stage_part(self, planned: PlannedDelivery, number: int) -> Receipt:
         copy = pickle.loads(pickle.dumps(self.sink))
         part = Part(planned.step, number, self._chunks(planned, number))
         return pickle.loads(pickle.dumps(copy.stage(part)))
 
-    def commit(self, planned: Planned, receipts: list[Receipt]) -> None:
+    def commit(self, planned: PlannedDelivery, receipts: list[Receipt]) -> None:
         self.sink.commit(planned.step, receipts)
         self.state = planned.step.after
 
@@ -68,7 +68,7 @@ class Driver:
         self.commit(planned, self.stage(planned))
         return True
 
-    def _chunks(self, planned: Planned, number: int) -> Iterator[decoding.Chunk]:
+    def _chunks(self, planned: PlannedDelivery, number: int) -> Iterator[decoding.Chunk]:
         as_text = self.sink.values == "text"
         slices = planned.parts[number]
         yield from decoding.with_last(decoding.chunks(self.reader, slices, planned.change_filter, as_text=as_text))

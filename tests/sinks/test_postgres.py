@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from tests import oracle, values
-from tests.e2e.captured import captured
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.oracle import Row, Rows
-from tests.sinks.driving import deliver
 from tests.sinks.replicas import HISTORY, rows_of, sink_to
+from tests.sinks.sink_driver import deliver
 from tests.workload import Table, Workload
 
 from tailrace.change import Change, Operation, Position
@@ -34,16 +34,18 @@ def replica(postgres: Postgres) -> Iterator[Database]:
 
 
 @pytest.fixture(params=["inline", "staged"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def staging_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows in receipts, or nearly all of them in staging tables."""
     if request.param == "staged":
         monkeypatch.setattr(staging, "INLINE_BYTES", 2000)
     return str(request.param)
 
 
-def work_on(database: Database, directory: Path, seed: int, transactions: int, **how: Any) -> tuple[Store, list[Table]]:
+def work_on(
+    database: Database, directory: Path, seed: int, transactions: int, **options: Any
+) -> tuple[Store, list[Table]]:
     with captured(database, directory, segment_bytes=64 * 1024) as log:
-        workload = Workload(lambda: database.connect(), seed, **how)
+        workload = Workload(lambda: database.connect(), seed, **options)
         tables = workload.create()
         workload.run(transactions)
         workload.stop()
@@ -58,7 +60,7 @@ def random_steps(rng: random.Random) -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("how")
+@pytest.mark.usefixtures("staging_kind")
 @pytest.mark.parametrize("seed", range(2))
 def test_a_random_workload(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
     _follow_a_random_workload(database, replica, tmp_path, seed)
@@ -85,7 +87,7 @@ def _follow_a_random_workload(database: Database, replica: Database, tmp_path: P
     assert compared > 50
 
 
-@pytest.mark.usefixtures("how")
+@pytest.mark.usefixtures("staging_kind")
 @pytest.mark.parametrize("seed", range(2))
 def test_current_versions_of_a_history_are_the_source_rows(
     database: Database, replica: Database, tmp_path: Path, seed: int
@@ -101,7 +103,7 @@ def test_current_versions_of_a_history_are_the_source_rows(
                 assert current == oracle.rows(ours, table.schema, table.name, names), table.name
 
 
-@pytest.mark.usefixtures("how")
+@pytest.mark.usefixtures("staging_kind")
 @pytest.mark.parametrize("seed", range(2))
 def test_a_history_has_every_version(database: Database, replica: Database, tmp_path: Path, seed: int) -> None:
     store, tables = work_on(database, tmp_path, seed + 20, 150, exclusive=0.03)

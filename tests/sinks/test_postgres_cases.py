@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests import oracle, values
-from tests.e2e.captured import captured
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database, drop_database, make_database
-from tests.sinks.driving import deliver
 from tests.sinks.replicas import assert_same, rows_of, sink_to
+from tests.sinks.sink_driver import deliver
 
 from tailrace.embedded.postgres import Postgres
 from tailrace.log.planner import BatchLimits

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.e2e.captured import Captured, captured
+from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.e2e.test_security import TOKEN, assert_nowhere
 from tests.fixtures.postgres import Database, drop_database, make_database, running
-from tests.sinks.driving import Driver, deliver
 from tests.sinks.replicas import assert_same, rows_of, sink_to
+from tests.sinks.sink_driver import Driver, deliver
 
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
@@ -48,7 +48,7 @@ def replica(postgres: Postgres) -> Iterator[Database]:
 
 
 @pytest.fixture
-def log(database: Database, tmp_path: Path) -> Iterator[Captured]:
+def log(database: Database, tmp_path: Path) -> Iterator[CapturedDatabase]:
     """`t` has a key, `bag` none."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text); CREATE TABLE bag (v text)")
     database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
@@ -60,14 +60,16 @@ def log(database: Database, tmp_path: Path) -> Iterator[Captured]:
 
 
 @pytest.fixture(params=["inline", "staged"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def staging_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "staged":
         monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     return str(request.param)
 
 
-@pytest.mark.usefixtures("how")
-def test_a_crash_between_stage_and_commit(log: Captured, database: Database, replica: Database, how: str) -> None:
+@pytest.mark.usefixtures("staging_kind")
+def test_a_crash_between_stage_and_commit(
+    log: CapturedDatabase, database: Database, replica: Database, staging_kind: str
+) -> None:
     deliver(sink_to(replica), log.store)
     log.execute("UPDATE t SET n = n + 1 WHERE id < 200", "UPDATE t SET id = -id WHERE id < 9")
     log.execute("DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag LIMIT 1)", "DELETE FROM t WHERE id > 250")
@@ -95,7 +97,7 @@ def test_a_crash_between_stage_and_commit(log: Captured, database: Database, rep
 
 
 def test_a_crash_of_the_destination_between_stage_and_commit(
-    log: Captured, database: Database, monkeypatch: pytest.MonkeyPatch
+    log: CapturedDatabase, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Staging tables are unlogged: the commit detects that they are empty."""
     monkeypatch.setattr(staging, "INLINE_BYTES", 0)
@@ -125,7 +127,7 @@ def test_a_crash_of_the_destination_between_stage_and_commit(
 
 _CHILD = """
 import sys
-from tests.sinks.driving import Driver
+from tests.sinks.sink_driver import Driver
 from tailrace.log.planner import BatchLimits
 from tailrace.sinks.database import staging
 from tailrace.sinks.postgres import PostgresSink
@@ -140,7 +142,7 @@ while driver.step(2, BatchLimits(2, 1 << 30)):
 
 
 @pytest.mark.parametrize("inline_bytes", [0, pytest.param(1 << 20, marks=pytest.mark.soak)])
-def test_kill_at_any_time(log: Captured, database: Database, replica: Database, inline_bytes: int) -> None:
+def test_kill_at_any_time(log: CapturedDatabase, database: Database, replica: Database, inline_bytes: int) -> None:
     rng = random.Random(inline_bytes)
     for _ in range(60):
         a, b = rng.sample(range(1, 301), 2)
@@ -191,7 +193,7 @@ def test_one_deliver_at_a_time(replica: Database) -> None:
     second.close()
 
 
-def test_a_broken_connection_is_retried(log: Captured, database: Database, replica: Database) -> None:
+def test_a_broken_connection_is_retried(log: CapturedDatabase, database: Database, replica: Database) -> None:
     driver = Driver(sink_to(replica), log.store)
     planned = driver.plan(1, _ALL)
     assert planned is not None
@@ -209,7 +211,7 @@ def test_a_broken_connection_is_retried(log: Captured, database: Database, repli
     assert_same(database, replica, "t", "bag")
 
 
-@pytest.mark.usefixtures("how")
+@pytest.mark.usefixtures("staging_kind")
 @pytest.mark.parametrize(
     ("meddling", "change"),
     [
@@ -223,7 +225,7 @@ def test_a_broken_connection_is_retried(log: Captured, database: Database, repli
         ("DROP TABLE t", "ALTER TABLE t ADD more int; INSERT INTO t VALUES (501)"),
     ],
 )
-def test_another_writer_is_detected(log: Captured, replica: Database, meddling: str, change: str) -> None:
+def test_another_writer_is_detected(log: CapturedDatabase, replica: Database, meddling: str, change: str) -> None:
     deliver(sink_to(replica), log.store)
     replica.execute(meddling)
     before = [rows_of(replica, "public", table) for table in ("t", "bag")]
@@ -235,7 +237,7 @@ def test_another_writer_is_detected(log: Captured, replica: Database, meddling: 
     assert [rows_of(replica, "public", table) for table in ("t", "bag")] == before
 
 
-@pytest.mark.usefixtures("how")
+@pytest.mark.usefixtures("staging_kind")
 @pytest.mark.parametrize("mode", ["mirror", "history"])
 def test_a_value_that_the_destination_does_not_accept(
     database: Database, replica: Database, tmp_path: Path, mode: str
@@ -282,7 +284,7 @@ def test_a_type_change_that_values_cannot_follow(database: Database, replica: Da
     ],
 )
 def test_a_table_that_exists_already(
-    log: Captured, database: Database, replica: Database, declared: str, row: str, words: str | None
+    log: CapturedDatabase, database: Database, replica: Database, declared: str, row: str, words: str | None
 ) -> None:
     replica.execute(f"CREATE TABLE t ({declared})")
     if row:
@@ -300,7 +302,7 @@ def test_a_table_that_exists_already(
     assert replica.rows("SELECT count(*) FROM t") == [(1 if row else 0,)]
 
 
-def test_a_partitioned_table_and_a_view(log: Captured, database: Database, replica: Database) -> None:
+def test_a_partitioned_table_and_a_view(log: CapturedDatabase, database: Database, replica: Database) -> None:
     replica.execute("""
         CREATE TABLE t (id int PRIMARY KEY, n int, v text) PARTITION BY RANGE (id);
         CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (100);
@@ -325,7 +327,7 @@ def test_the_mode_of_a_sink_does_not_change(replica: Database) -> None:
         sink_to(replica, mode="history").open()
 
 
-def test_few_changes_scan_no_table(log: Captured, replica: Database) -> None:
+def test_few_changes_scan_no_table(log: CapturedDatabase, replica: Database) -> None:
     log.execute("INSERT INTO t SELECT g, g, 'x' FROM generate_series(1000, 30000) g")
     log.catch_up()
     deliver(sink_to(replica), log.store)
@@ -340,7 +342,7 @@ def test_few_changes_scan_no_table(log: Captured, replica: Database) -> None:
     assert replica.rows(query) == before
 
 
-def test_a_password_goes_to_executors_and_nowhere_else(log: Captured, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_goes_to_executors_and_nowhere_else(log: CapturedDatabase, caplog: pytest.LogCaptureFixture) -> None:
     password = f"{TOKEN} /@:%'ü\\"
     with running(18, auth="scram-sha-256", password=password, log_statement="all") as server:
         for options in (
@@ -386,7 +388,7 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
     assert sink._options.password == Secret("pass")
 
 
-def test_missing_privileges_are_reported(log: Captured, replica: Database, postgres: Postgres) -> None:
+def test_missing_privileges_are_reported(log: CapturedDatabase, replica: Database, postgres: Postgres) -> None:
     """A user who may not create a schema gets an error and a hint at once."""
     role = f"{replica.name}_weak"
     replica.execute(f"CREATE ROLE {role} LOGIN")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.capturing import CaptureThread, configured
-from tests.e2e.captured import Captured
+from tests.e2e.captured_database import CapturedDatabase
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
@@ -18,7 +18,7 @@ from tailrace.store import Store
 
 
 @contextmanager
-def captured_to(database: Database, address: StoreAddress, **capture: Any) -> Iterator[Captured]:
+def captured_to(database: Database, address: StoreAddress, **capture: Any) -> Iterator[CapturedDatabase]:
     if not database.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
         database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     store = Store.open(*address)
@@ -26,7 +26,7 @@ def captured_to(database: Database, address: StoreAddress, **capture: Any) -> It
         database.connect(client_encoding="UTF8") as connection,
         CaptureThread(configured(database, **capture), store) as running,
     ):
-        yield Captured(store, connection, running)
+        yield CapturedDatabase(store, connection, running)
 
 
 def load(spark: SparkSession, store: Store | StoreAddress, **options: Any) -> DataFrame:

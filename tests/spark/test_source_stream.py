@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests import oracle
-from tests.e2e.captured import captured
+from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 from tests.log.stream import Capture, Server, split_randomly, write

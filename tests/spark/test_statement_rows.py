@@ -26,7 +26,7 @@ INT, TEXT = Type(23, "pg_catalog", "int4"), Type(25, "pg_catalog", "text")
 UNSENT = UNCHANGED
 
 
-class Given(NamedTuple):
+class GivenChange(NamedTuple):
     """A change: the rows are (id, total, body)."""
 
     operation: str
@@ -56,7 +56,7 @@ def images(of: Relation, rows: Sequence[tuple[Any, ...] | None]) -> Images:
     return Images(record_batch(arrays, types.schema(of), len(rows)), present, masks, None)
 
 
-def run_of(given: Sequence[Given], of: Relation, first: int) -> TableChanges:
+def run_of(given: Sequence[GivenChange], of: Relation, first: int) -> TableChanges:
     count = np.arange(first, first + len(given))
     at = ChangePositions(count + 100, count * 0, count + 50, count + 1, count * 10, count < 0)
     return TableChanges(
@@ -69,7 +69,7 @@ def run_of(given: Sequence[Given], of: Relation, first: int) -> TableChanges:
     )
 
 
-def to_given(changes: Iterable[TableChanges]) -> list[Given]:
+def to_given(changes: Iterable[TableChanges]) -> list[GivenChange]:
     found = []
     for run in changes:
         for row in range(len(run)):
@@ -79,14 +79,14 @@ def to_given(changes: Iterable[TableChanges]) -> list[Given]:
                 unsent = [place in side.unchanged and bool(side.unchanged[place][row]) for place in range(len(values))]
                 known = tuple(UNSENT if hidden else value for value, hidden in zip(values, unsent, strict=True))
                 sides.append(known if side.present[row] else None)
-            found.append(Given(chr(run.operation[row]), sides[0], sides[1], bool(run.old_is_key[row])))
+            found.append(GivenChange(chr(run.operation[row]), sides[0], sides[1], bool(run.old_is_key[row])))
     return found
 
 
 class Collector(BaseSink):
     values: ClassVar[Any] = "typed"
 
-    def stage(self, part: Part) -> list[Given]:
+    def stage(self, part: Part) -> list[GivenChange]:
         runs = [run for chunk in part.chunks for run in chunk if isinstance(run, TableChanges)]
         assert [run.at.is_last.all() for run in runs] == [True] * len(runs), "each change must be its own transaction"
         return to_given(runs)
@@ -96,7 +96,7 @@ class Collector(BaseSink):
 class Task:
     """What `RowReader` and `RowStager` need of a task."""
 
-    given: Sequence[Sequence[Given]]
+    given: Sequence[Sequence[GivenChange]]
     identity: str
     sink: Any
     number: int = 0
@@ -109,7 +109,7 @@ class Task:
 
 
 def deliver(
-    given: Sequence[Sequence[Given]],
+    given: Sequence[Sequence[GivenChange]],
     *,
     identity: str = "f",
     least: int | None = None,
@@ -143,57 +143,57 @@ def deliver(
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_changes_are_converted_to_rows_and_back(size: int) -> None:
     given = [
-        Given("I", None, (1, 5, "a")),
-        Given("U", (1, 5, "a"), (1, 6, None)),
-        Given("U", (1, 6, None), (2, 6, "b")),
-        Given("D", (2, 6, "b")),
-        Given("S", None, (3, 1, "s")),
+        GivenChange("I", None, (1, 5, "a")),
+        GivenChange("U", (1, 5, "a"), (1, 6, None)),
+        GivenChange("U", (1, 6, None), (2, 6, "b")),
+        GivenChange("D", (2, 6, "b")),
+        GivenChange("S", None, (3, 1, "s")),
     ]
-    truncate = [Given("T")]
+    truncate = [GivenChange("T")]
     assert deliver([given, truncate, given], size=size) == [*given, *truncate, *given]
 
 
 @pytest.mark.parametrize("size", [1, 100])
 def test_changes_with_only_the_old_key(size: int) -> None:
     given = [
-        Given("U", None, (1, 6, UNSENT)),
-        Given("U", (1, None, None), (2, 6, UNSENT), is_key=True),
-        Given("D", (2, None, None), is_key=True),
+        GivenChange("U", None, (1, 6, UNSENT)),
+        GivenChange("U", (1, None, None), (2, 6, UNSENT), is_key=True),
+        GivenChange("D", (2, None, None), is_key=True),
     ]
     assert deliver([given], identity="d", size=size) == given
 
 
 def test_rows_enter_and_leave_the_result() -> None:
     given = [
-        Given("I", None, (1, 5, "a")),
-        Given("I", None, (2, 50, "b")),
-        Given("U", (1, 5, "a"), (1, 50, UNSENT)),
-        Given("U", (2, 50, "b"), (2, 60, UNSENT)),
-        Given("U", (2, 60, "b"), (2, 6, "c")),
-        Given("U", (2, 6, "c"), (2, 7, "c")),
-        Given("D", (2, 7, "c")),
-        Given("D", (1, 50, "a")),
-        Given("T"),
+        GivenChange("I", None, (1, 5, "a")),
+        GivenChange("I", None, (2, 50, "b")),
+        GivenChange("U", (1, 5, "a"), (1, 50, UNSENT)),
+        GivenChange("U", (2, 50, "b"), (2, 60, UNSENT)),
+        GivenChange("U", (2, 60, "b"), (2, 6, "c")),
+        GivenChange("U", (2, 6, "c"), (2, 7, "c")),
+        GivenChange("D", (2, 7, "c")),
+        GivenChange("D", (1, 50, "a")),
+        GivenChange("T"),
     ]
     assert deliver([given[:-1], given[-1:]], least=10) == [
-        Given("I", None, (2, 50, "b")),
-        Given("I", None, (1, 50, "a")),
-        Given("U", (2, 50, "b"), (2, 60, "b")),
-        Given("D", (2, 60, "b")),
-        Given("D", (1, 50, "a")),
-        Given("T"),
+        GivenChange("I", None, (2, 50, "b")),
+        GivenChange("I", None, (1, 50, "a")),
+        GivenChange("U", (2, 50, "b"), (2, 60, "b")),
+        GivenChange("D", (2, 60, "b")),
+        GivenChange("D", (1, 50, "a")),
+        GivenChange("T"),
     ]
 
 
 @pytest.mark.parametrize(
     ("change", "options", "reason"),
     [
-        (Given("U", None, (1, 50, "a")), {"least": 10}, r"uses total, but UPDATE at 0/64:0 lacks the old values"),
-        (Given("D", (1, None, None), is_key=True), {"least": 10}, r"uses total, but DELETE at 0/64:0 lacks"),
-        (Given("U", None, (1, 50, UNSENT)), {"computes": True}, r"uses body, but UPDATE at 0/64:0 lacks it"),
+        (GivenChange("U", None, (1, 50, "a")), {"least": 10}, r"uses total, but UPDATE at 0/64:0 lacks the old values"),
+        (GivenChange("D", (1, None, None), is_key=True), {"least": 10}, r"uses total, but DELETE at 0/64:0 lacks"),
+        (GivenChange("U", None, (1, 50, UNSENT)), {"computes": True}, r"uses body, but UPDATE at 0/64:0 lacks it"),
     ],
 )
-def test_missing_values_are_refused(change: Given, options: dict[str, Any], reason: str) -> None:
+def test_missing_values_are_refused(change: GivenChange, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as raised:
         deliver([[change]], identity="d", **options)
     assert "REPLICA IDENTITY FULL" in raised.value.hint
@@ -203,7 +203,7 @@ def test_several_rows_of_one_change_are_refused() -> None:
     of = relation()
     derivation = Derivation("sink x: the statement", of, of, (), frozenset())
     task = pa.record_batch(
-        {"result": pa.array([pickle.dumps(Task([[Given("I", None, (1, 1, "a"))]], "f", Collector()))])}
+        {"result": pa.array([pickle.dumps(Task([[GivenChange("I", None, (1, 1, "a"))]], "f", Collector()))])}
     )
     begin, row = RowReader(derivation, {7: [of]}, is_load=False)([task])
     columns = [*(c.name for c in of.columns), HIDDEN]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests import oracle
-from tests.e2e.captured import captured, relation_of
+from tests.e2e.captured_database import captured, relation_of
 from tests.fixtures.postgres import Database
 from tests.pgoutput import build
 
