@@ -31,22 +31,22 @@ class BatchReader(DataSourceReader):
     @reading.with_hints
     def partitions(self) -> Sequence[InputPartition]:
         log = self._options.log()
-        batch, end = covered(log, self._options, self._pinned)
+        batch, end = batch_of_read(log, self._options, self._pinned)
         lsn = batch.start.lsn
         relation = self._pinned.relation
         if relation is None:
-            batch, oids = reading.chosen(log, batch, self._options.tables)
+            batch, oids = reading.select_tables(log, batch, self._options.tables)
             return reading.parts(batch, reading.change_filter(lsn, end, oids), None, self._options.tables)
         assert self._options.table is not None
         lineage = Lineage(log, self._options.table.schema, self._options.table.name, batch.start.segment)
-        batch, shape = reading.shaped(lineage, batch, self._options, relation)
-        return reading.parts(batch, reading.change_filter(lsn, end, shape.chains), shape)
+        batch, converter = reading.select_table(lineage, batch, self._options, relation)
+        return reading.parts(batch, reading.change_filter(lsn, end, converter.chains), converter)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return reading.read(self._options, partition)
 
 
-def covered(log: LogReader, options: Options, pinned: Pinned) -> tuple[LogBatch, Lsn | None]:
+def batch_of_read(log: LogReader, options: Options, pinned: Pinned) -> tuple[LogBatch, Lsn | None]:
     """Return the slices that a read covers, and the LSN at which it ends, if any. It covers the log from `starting` to
     `ending`, or to the end that the log had when the DataFrame was created."""
     start = planner.start_offset(log, planner.resolve_lsn(log, options.starting, "starting"))

@@ -38,10 +38,10 @@ _TIMEOUT_S: Final = 3.0
 
 def local_file_system() -> Path | None:
     """Return the path of the file system's jar. None: it is not available, and batches are slower."""
-    return fetched(_BARE)
+    return fetch(_BARE)
 
 
-def fetched(package: str) -> Path | None:
+def fetch(package: str) -> Path | None:
     """Fetch the jar of `group:artifact:version` if necessary, and return its path. None: unknown, or not available."""
     if package not in _SHA256:
         return None
@@ -51,14 +51,14 @@ def fetched(package: str) -> Path | None:
     try:
         path = cache_directory() / name
         if not path.exists() or _digest(path) != _SHA256[package]:
-            _fetch(url, path, _SHA256[package])
+            _download(url, path, _SHA256[package])
     except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: there is no home directory
         _log.info("cannot fetch %s (%s); it belongs in ~/.cache/tailrace", url, error)
         return None
     return path
 
 
-def _fetch(url: str, target: Path, digest: str) -> None:
+def _download(url: str, target: Path, digest: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
         urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,  # noqa: S310 (always Maven over HTTPS)

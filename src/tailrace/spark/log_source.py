@@ -26,7 +26,7 @@ def schema_of(raw: Mapping[str, str]) -> spark.StructType:
     options = Options.parse(raw)
     log = options.log()
     if options.snapshot:
-        found = table_state.found(log, options)
+        found = table_state.find_state(log, options)
         return schema.in_spark(schema.state(found.relation), Pinned(Offset(0, found.lsn), found.relation))
     end = _end(log, options)
     if options.table is None:

@@ -26,7 +26,7 @@ from tailrace.log.segment import SegmentContent
 from tailrace.settings.pattern import TablePattern
 from tailrace.spark import changes
 from tailrace.spark.options import Options
-from tailrace.spark.rows import Shape
+from tailrace.spark.rows import RowConverter
 
 BATCH_ROWS: Final = 65_536
 """Rows of a record batch: enough to make the cost per batch negligible, few enough to hold several in memory."""
@@ -43,7 +43,7 @@ class LogPartition(InputPartition):
 
     slices: tuple[Slice, ...]
     change_filter: ChangeFilter
-    shape: Shape | None
+    converter: RowConverter | None
     """None for the change stream."""
     tables: tuple[TablePattern, ...] = ()
 
@@ -66,14 +66,14 @@ def with_hint(error: TailraceError) -> TailraceError:
 
 
 def parts(
-    batch: LogBatch, change_filter: ChangeFilter, shape: Shape | None, tables: tuple[TablePattern, ...] = ()
+    batch: LogBatch, change_filter: ChangeFilter, converter: RowConverter | None, tables: tuple[TablePattern, ...] = ()
 ) -> list[InputPartition]:
     """Divide a batch into tasks. For the change stream, one task gets all segments of a transaction, because `context`
     can come from any of them."""
     wanted = -(-batch.bytes // PART_BYTES)
     return [
-        LogPartition(slices, change_filter, shape, tables)
-        for slices in batch.split(max(wanted, 1), whole_transactions=shape is None)
+        LogPartition(slices, change_filter, converter, tables)
+        for slices in batch.split(max(wanted, 1), whole_transactions=converter is None)
     ]
 
 
@@ -90,11 +90,11 @@ def read(options: Options, part: Any) -> Iterator[pa.RecordBatch]:
 def batches(reader: LogReader, part: LogPartition) -> Iterator[pa.RecordBatch]:
     """Return the part's rows."""
     contents = _Contents(reader)
-    if part.shape is not None:
+    if part.converter is not None:
         for s in part.slices:
-            yield from _rows(contents.get(s.segment), s, part.change_filter, part.shape)
+            yield from _rows(contents.get(s.segment), s, part.change_filter, part.converter)
         return
-    for group in together(part.slices):
+    for group in by_transaction(part.slices):
         contexts = Contexts.of(_messages(contents, group))
         for s in group:
             for low, high in _windows(s):
@@ -114,11 +114,13 @@ def _messages(contents: _Contents, slices: Iterable[Slice]) -> Iterator[LogicalM
         yield from (part for part in found if isinstance(part, LogicalMessages))
 
 
-def _rows(content: SegmentContent, s: Slice, change_filter: ChangeFilter, shape: Shape) -> Iterator[pa.RecordBatch]:
+def _rows(
+    content: SegmentContent, s: Slice, change_filter: ChangeFilter, converter: RowConverter
+) -> Iterator[pa.RecordBatch]:
     for low, high in _windows(s):
         for run in chunk(content, low, high, change_filter):
-            if isinstance(run, TableChanges) and shape.admits(run.relation):
-                yield shape.batch(run)
+            if isinstance(run, TableChanges) and converter.accepts(run.relation):
+                yield converter.to_batch(run)
 
 
 def _windows(s: Slice) -> Iterable[tuple[int, int]]:
@@ -152,16 +154,18 @@ class _Contents:
         return segment.unpack(data, name)[0] if data is not None else None
 
 
-def shaped(lineage: Lineage, batch: LogBatch, options: Options, target: Relation) -> tuple[LogBatch, Shape]:
-    """Return the slices of a batch that a read of one table needs, and the shape that its rows get."""
+def select_table(
+    lineage: Lineage, batch: LogBatch, options: Options, target: Relation
+) -> tuple[LogBatch, RowConverter]:
+    """Return the slices of a batch that a read of one table needs, and the converter of its rows."""
     assert options.table is not None
     names = options.table.schema, options.table.name
     end = batch.end.segment
     table = lineage.table(end) or target.oid
     chains = {oid: lineage.chain(oid, target) for oid in {table, *lineage.tables_named(end)}}
-    shape = Shape(target, table, names, chains)
+    converter = RowConverter(target, table, names, chains)
     selected = tuple(s for s in batch.slices if any(r.oid in chains for r in lineage.relations(s.segment)))
-    return LogBatch(selected, batch.start, batch.end), shape
+    return LogBatch(selected, batch.start, batch.end), converter
 
 
 def change_filter(start: Lsn, end: Lsn | None, oids: Iterable[int] | None) -> ChangeFilter:
@@ -171,7 +175,9 @@ def change_filter(start: Lsn, end: Lsn | None, oids: Iterable[int] | None) -> Ch
     return ChangeFilter(start, dict.fromkeys(oids, start), others=False, end=end)
 
 
-def chosen(log: LogReader, batch: LogBatch, tables: tuple[TablePattern, ...]) -> tuple[LogBatch, set[int] | None]:
+def select_tables(
+    log: LogReader, batch: LogBatch, tables: tuple[TablePattern, ...]
+) -> tuple[LogBatch, set[int] | None]:
     """Return the slices of a batch with changes of some tables, and the tables' oids. Without patterns: all slices."""
     if not tables:
         return batch, None
@@ -180,7 +186,7 @@ def chosen(log: LogReader, batch: LogBatch, tables: tuple[TablePattern, ...]) ->
         for s in batch.slices
     }
     # A transaction that spans segments is read whole or not at all: its context messages may be in any segment.
-    selected = [s for group in together(batch.slices) if any(of[s.segment] for s in group) for s in group]
+    selected = [s for group in by_transaction(batch.slices) if any(of[s.segment] for s in group) for s in group]
     return LogBatch(tuple(selected), batch.start, batch.end), set().union(*of.values())
 
 
@@ -188,7 +194,7 @@ def _match(tables: tuple[TablePattern, ...], relation: Relation) -> bool:
     return any(pattern.matches(relation.schema, relation.name) for pattern in tables)
 
 
-def together(slices: Sequence[Slice]) -> list[tuple[Slice, ...]]:
+def by_transaction(slices: Sequence[Slice]) -> list[tuple[Slice, ...]]:
     """Group slices that share transactions."""
     groups: list[list[Slice]] = [[]]
     for s in slices:

@@ -1,4 +1,4 @@
-"""Converts changes of one table to typed rows in the shape of one of its relations, with values that Spark can hold."""
+"""Converts changes of one table to typed rows with the columns of one relation, and with values that Spark can hold."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _RANGES: Final = {
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The relation whose columns the rows get, and all relations of its table and of other tables with its name."""
+class RowConverter:
+    """Gives rows the columns of `target`. `chains` has all relations of its table and of other tables with its name."""
 
     target: Relation
     table: int
@@ -45,13 +45,13 @@ class Shape:
     names: tuple[str, str]
     chains: Mapping[int, Sequence[Relation]]
 
-    def admits(self, relation: Relation) -> bool:
+    def accepts(self, relation: Relation) -> bool:
         return relation.oid == self.table or (relation.schema, relation.name) == self.names
 
-    def batch(self, changes: TableChanges) -> pa.RecordBatch:
-        new, old = self.projected(changes, changes.new), self.projected(changes, changes.old, ~changes.old_is_key)
-        own, special = self._fitted(new, changes, changes.new)
-        before, before_special = self._fitted(old, changes, changes.old)
+    def to_batch(self, changes: TableChanges) -> pa.RecordBatch:
+        new, old = self.project(changes, changes.new), self.project(changes, changes.old, ~changes.old_is_key)
+        own, special = self._fit(new, changes, changes.new)
+        before, before_special = self._fit(old, changes, changes.old)
         wanted = schema.rows(self.target)
         position, *numbers, times = position_columns(changes.at)
         relation_id = pa.array(np.full(len(changes), changes.relation.oid, np.int64))
@@ -70,7 +70,7 @@ class Shape:
             schema=wanted,
         )
 
-    def projected(self, changes: TableChanges, images: Images, whole: Mask | None = None) -> Images:
+    def project(self, changes: TableChanges, images: Images, whole: Mask | None = None) -> Images:
         relation = changes.relation
         if relation == self.target:
             return images
@@ -91,8 +91,8 @@ class Shape:
         to = len(chain) - 1 - chain[::-1].index(self.target)
         return chain[at + 1 : to], at > to
 
-    def _fitted(self, images: Images, changes: TableChanges, sent: Images) -> tuple[list[pa.Array], pa.Array]:
-        return fitted(images, self.target, self._unseen(changes, sent))
+    def _fit(self, images: Images, changes: TableChanges, sent: Images) -> tuple[list[pa.Array], pa.Array]:
+        return fit_to_spark(images, self.target, self._unseen(changes, sent))
 
     def _unseen(self, changes: TableChanges, images: Images) -> Special:
         """Return the texts of columns that were added after the target. A running query has fixed columns, but loses no
@@ -104,14 +104,14 @@ class Shape:
         found: Special = {}
         for index in evolution.dropped_columns(relation, self.target):
             column = relation.columns[index]
-            texts = _filled(to_text(images.batch.column(index), column), odd.get(column.name, {}))
+            texts = _fill_texts(to_text(images.batch.column(index), column), odd.get(column.name, {}))
             of_rows = {row: text for row, text in enumerate(texts.to_pylist()) if text is not None}
             if of_rows:
                 found[column.name] = of_rows
         return found
 
 
-def fitted(images: Images, relation: Relation, more: Special | None = None) -> tuple[list[pa.Array], pa.Array]:
+def fit_to_spark(images: Images, relation: Relation, more: Special | None = None) -> tuple[list[pa.Array], pa.Array]:
     """Return the columns with the values that Spark can hold, and the texts of the other values, including `more`."""
     count = len(images)
     special: Special = {}
@@ -121,7 +121,7 @@ def fitted(images: Images, relation: Relation, more: Special | None = None) -> t
         form = types.mapping(column).form
         if form is Form.TIME:
             known = evolution.specials(images) if known is None else known
-            array = _filled(to_text(array, column), known.pop(column.name, {}))
+            array = _fill_texts(to_text(array, column), known.pop(column.name, {}))
         elif form in _RANGES and (outside := _outside(array, form)) is not None:
             texts = to_text(array, column).filter(outside).to_pylist()
             special[column.name] = dict(zip(np.flatnonzero(outside).tolist(), texts, strict=True))
@@ -145,7 +145,7 @@ def _outside(array: pa.Array, form: Form) -> pa.BooleanArray | None:
     return pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False)
 
 
-def _filled(texts: pa.StringArray, special: Mapping[int, str]) -> pa.StringArray:
+def _fill_texts(texts: pa.StringArray, special: Mapping[int, str]) -> pa.StringArray:
     if not special:
         return texts
     return pc.coalesce(texts, pa.array([special.get(row) for row in range(len(texts))], pa.string()))

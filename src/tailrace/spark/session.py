@@ -191,7 +191,7 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
     if master.startswith(("local", "spark:")) and not os.environ.keys() & {"SPARK_HOME", "PYSPARK_PYTHON"}:
         chosen |= {"spark.pyspark.python": str(_PYTHON), "spark.executorEnv.TAILRACE_PYTHON": sys.executable}
     chosen |= given
-    jars = {package: jar.fetched(package) for package in packages}
+    jars = {package: jar.fetch(package) for package in packages}
     lists = {
         "spark.jars.packages": [package for package, file in jars.items() if file is None],
         "spark.jars": [str(file) for file in (bare, *jars.values()) if file is not None],

@@ -71,10 +71,10 @@ class StreamReader(DataSourceStreamReader):
             return []
         batch = planner.batch_between(self._log, first, last, across_gaps=self._options.across_gaps)
         if self._pinned.relation is None:
-            batch, oids = reading.chosen(self._log, batch, self._options.tables)
+            batch, oids = reading.select_tables(self._log, batch, self._options.tables)
             return reading.parts(batch, reading.change_filter(first.lsn, None, oids), None, self._options.tables)
-        batch, shape = reading.shaped(self._lineage_from(first), batch, self._options, self._pinned.relation)
-        return reading.parts(batch, reading.change_filter(first.lsn, None, shape.chains), shape)
+        batch, converter = reading.select_table(self._lineage_from(first), batch, self._options, self._pinned.relation)
+        return reading.parts(batch, reading.change_filter(first.lsn, None, converter.chains), converter)
 
     def stop(self) -> None:
         """Exit silently if the query has ended. Spark closes the connection and then ends this process, which would
@@ -108,9 +108,9 @@ class StreamReader(DataSourceStreamReader):
         if not batch.slices:
             return False
         if self._pinned.relation is None:
-            return bool(reading.chosen(self._log, batch, self._options.tables)[0].slices)
+            return bool(reading.select_tables(self._log, batch, self._options.tables)[0].slices)
         lineage = self._lineage_from(batch.start)
-        return bool(reading.shaped(lineage, batch, self._options, self._pinned.relation)[0].slices)
+        return bool(reading.select_table(lineage, batch, self._options, self._pinned.relation)[0].slices)
 
     def _lineage_from(self, start: Offset) -> Lineage:
         assert self._options.table is not None

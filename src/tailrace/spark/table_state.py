@@ -18,7 +18,7 @@ from tailrace.log.planner import MIB
 from tailrace.log.reader import LogReader
 from tailrace.spark import reading, schema
 from tailrace.spark.options import Options
-from tailrace.spark.rows import fitted
+from tailrace.spark.rows import fit_to_spark
 from tailrace.spark.schema import Pinned
 from tailrace.state import table_state as log_state
 from tailrace.state.fold import has_key
@@ -59,7 +59,7 @@ def state(
     return reader.load(store)
 
 
-def found(log: LogReader, options: Options) -> TableState:
+def find_state(log: LogReader, options: Options) -> TableState:
     if options.table is None:
         raise ConfigError("snapshot = true needs the option table", 'add .option("table", "public.orders")')
     as_of: Lsn | None = None
@@ -99,7 +99,7 @@ class StateReader(DataSourceReader):
         wanted = schema.state(relation)
         try:
             for images in log_state.rows(partition.state, self._options.log(), partition.part, partition.parts):
-                arrays, special = fitted(images, relation)
+                arrays, special = fit_to_spark(images, relation)
                 yield pa.RecordBatch.from_arrays([*arrays, special], schema=wanted)
         except TailraceError as error:
             raise reading.with_hint(error) from None

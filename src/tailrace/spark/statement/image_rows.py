@@ -29,7 +29,7 @@ from tailrace.pgoutput.decoder import Images
 from tailrace.spark import schema
 from tailrace.spark.changes import batch as changes_batch
 from tailrace.spark.changes import names_where, position_columns
-from tailrace.spark.rows import Shape, fitted
+from tailrace.spark.rows import RowConverter, fit_to_spark
 from tailrace.spark.statement.derivation import CHANGES, CONTROL, HIDDEN, PARTIAL, Derivation
 
 BATCH_ROWS: Final = 65_536
@@ -131,8 +131,8 @@ class RowReader:
 
     def _projected(self, run: TableChanges) -> TableChanges:
         target = self.derivation.source
-        shape = Shape(target, target.oid, (target.schema, target.name), self.chains)
-        new, old = shape.projected(run, run.new), shape.projected(run, run.old, ~run.old_is_key)
+        converter = RowConverter(target, target.oid, (target.schema, target.name), self.chains)
+        new, old = converter.project(run, run.new), converter.project(run, run.old, ~run.old_is_key)
         return replace(run, new=new, old=old)
 
     def _control(self, kind: RowKind, payload: bytes | None = None, run: TableChanges | None = None) -> pa.RecordBatch:
@@ -192,7 +192,7 @@ def image_rows(changes: TableChanges, derivation: Derivation) -> Iterator[pa.Rec
 def _batch(
     changes: TableChanges, images: Images, kind: RowKind, given: Mask, is_alone: Mask, relation: Relation
 ) -> pa.RecordBatch:
-    own, special = fitted(images, relation)
+    own, special = fit_to_spark(images, relation)
     count = len(changes)
     at = changes.at
     is_key = changes.old_is_key if kind is RowKind.OLD else np.zeros(count, np.bool_)
