@@ -164,7 +164,7 @@ def apply(source: psycopg.Connection[Any], plan: RevertPlan, why: Mapping[str, A
             change = statement.change
             what = f"{change.operation} of {change.qualified_name} {change.primary_key}"
             with _raise_revert_errors(f"{change.position}: {what} cannot be reverted"):
-                count = source.execute(statement.forced if force else statement.guarded).rowcount
+                count = source.execute(statement.forced_sql if force else statement.guarded_sql).rowcount
                 is_done = count == 1 or force or _is_done(source, statement)
             if not is_done:
                 raise RevertError(
@@ -189,7 +189,7 @@ def _raise_revert_errors(what: str) -> Iterator[None]:
 
 
 def _is_done(source: psycopg.Connection[Any], statement: RevertStatement) -> bool:
-    return statement.done is not None and source.execute(statement.done).rowcount == 1
+    return statement.done_query is not None and source.execute(statement.done_query).rowcount == 1
 
 
 def _triggers(source: psycopg.Connection[Any], tables: Iterable[TableName], *, force: bool) -> list[Trigger]:

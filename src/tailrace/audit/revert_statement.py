@@ -105,13 +105,13 @@ class RevertStatement:
     """Reverts one change."""
 
     change: AuditRow
-    guarded: sql.Composed
+    guarded_sql: sql.Composed
     """Has an effect only if the row is as the change left it."""
-    forced: sql.Composed
+    forced_sql: sql.Composed
     """Has an effect if the row exists."""
     result: RowImage | None = None
     """The row afterwards; None if it is deleted."""
-    done: sql.Composed | None = None
+    done_query: sql.Composed | None = None
     """Finds the row if it is already as wanted, because a foreign key's CASCADE reverted it."""
 
 

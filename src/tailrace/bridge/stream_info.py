@@ -19,13 +19,13 @@ class StreamInfo:
     def __init__(self, options: NatsOptions, name: str) -> None:
         self._options = options
         self._name = f"{name} HTTP"
-        self._cached = {stream: BackgroundCache(partial(self._request, stream), _REFRESH_S) for stream in STREAMS}
+        self._caches = {stream: BackgroundCache(partial(self._request, stream), _REFRESH_S) for stream in STREAMS}
 
     def get(self, stream: str) -> dict[str, Any]:
         """Return JetStream's answer. An error has a `code`, which is an HTTP status."""
-        if stream not in self._cached:
+        if stream not in self._caches:
             return _error(404, f"no such stream; known streams: {', '.join(STREAMS)}")
-        return self._cached[stream].get() or _error(503, "the NATS server does not respond")
+        return self._caches[stream].get() or _error(503, "the NATS server does not respond")
 
     def _request(self, stream: str) -> dict[str, Any]:
         try:

@@ -42,7 +42,7 @@ class ReplicationStream:
     def __init__(self, connection: PGconn, slot: str, publication: str, start: Lsn) -> None:
         self._connection = connection
         self._publication = publication
-        self._missed: SourceRefused | None = None
+        self._missing_publication: SourceRefused | None = None
         self.received_at = time.monotonic()
         command = sql.SQL(
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')"
@@ -97,8 +97,8 @@ class ReplicationStream:
                     size += length
         except psycopg.Error as error:
             raise classify(error) from error
-        if self._missed is not None:
-            raise self._missed
+        if self._missing_publication is not None:
+            raise self._missing_publication
         if frames or wal_end is not None:
             self.received_at = time.monotonic()
         return StreamBatch(Frames.of(frames) if frames else None, wal_end, wants_reply, keepalives)
@@ -137,7 +137,7 @@ class ReplicationStream:
         """Detect a missing publication: PostgreSQL 18 only warns about it and sends no changes; older servers fail."""
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if notice.error_field(DiagnosticField.SQLSTATE) == b"55000" and self._publication.encode() in message:
-            self._missed = SourceRefused(message.decode(errors="replace"), PUBLICATION_MISSED)
+            self._missing_publication = SourceRefused(message.decode(errors="replace"), PUBLICATION_MISSED)
 
     def _end_error(self) -> Exception:
         result = self._connection.get_result()

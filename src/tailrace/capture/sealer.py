@@ -107,14 +107,14 @@ class Sealer:
         self._pending_rows = 0
         self._pending_bytes = 0
         self._relations: dict[int, Relation] = {}
-        self._defined: list[tuple[int, Relation]] = []
+        self._definitions: list[tuple[int, Relation]] = []
         self._own: set[int] = set()
         self._idle_lsn = Lsn(0)
         self._idle_urgent = False
         self._sealed_at = 0.0
         self._closing = False
         self._aborted = False
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self.error: TailraceError | None = None
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
         self._thread.start()
@@ -129,34 +129,34 @@ class Sealer:
         return self._inbox_bytes > self._settings.segment_bytes
 
     def offer(self, frames: Frames) -> None:
-        with self._changed:
+        with self._condition:
             is_first = not self._inbox
             self._inbox.append(frames)
             self._inbox_bytes += len(frames.data)
             if is_first or self._inbox_bytes >= _PORTION_BYTES:
-                self._changed.notify()
+                self._condition.notify()
 
     def idle(self, lsn: Lsn, *, urgent: bool) -> None:
         """Note that the server has sent everything below `lsn`; `urgent` if it waits for a confirmation."""
-        with self._changed:
+        with self._condition:
             self._idle_lsn = lsn
             self._idle_urgent |= urgent
             if urgent or self._is_idle_due(lsn, urgent=False):
-                self._changed.notify()
+                self._condition.notify()
 
     def close(self) -> None:
         """Seal what is committed, and stop. If the store does not answer, the server sends the rest again."""
-        with self._changed:
+        with self._condition:
             self._closing = True
-            self._changed.notify()
+            self._condition.notify()
         self._thread.join(_CLOSE_SECONDS)
         self.abort()
 
     def abort(self) -> None:
         """Stop after the current step; the server sends the rest again."""
-        with self._changed:
+        with self._condition:
             self._aborted = True
-            self._changed.notify()
+            self._condition.notify()
         self._thread.join()
 
     def _run(self) -> None:
@@ -171,9 +171,9 @@ class Sealer:
         self._wake()
 
     def _step(self) -> bool:
-        with self._changed:
+        with self._condition:
             while (seconds := self._wait_seconds()) > 0:
-                self._changed.wait(seconds)
+                self._condition.wait(seconds)
             if self._aborted:
                 return False
             portions = self._take()
@@ -186,7 +186,7 @@ class Sealer:
             self._seal()
         elif caught_up and self._is_idle_due(idle_lsn, urgent or closing):
             self._append(LogRows.empty(), 0, idle_lsn)
-        with self._changed:
+        with self._condition:
             # It stays urgent until confirmed: a segment sealed before may end below the LSN that the server waits for.
             self._idle_urgent &= self._idle_lsn > self._writer.end_lsn
         return not closing or self._is_due(caught_up, closing)
@@ -225,7 +225,7 @@ class Sealer:
         batch = framing.read(messages, self._transaction, self._skip_below, described, self._own)
         self._progress.repeated += batch.repeated
         self._progress.left_out += batch.left_out
-        self._defined += [(self._pending_rows + row, relation) for row, relation in batch.defined]
+        self._definitions += [(self._pending_rows + row, relation) for row, relation in batch.defined]
         for _, relation in described:
             self._track_own(relation)
         if len(batch.rows) or (batch.end_lsn and self._batches):
@@ -243,7 +243,7 @@ class Sealer:
 
     def _advance_idle(self, end_lsn: Lsn) -> None:
         """Skip transactions without captured changes."""
-        with self._changed:
+        with self._condition:
             self._idle_lsn = max(self._idle_lsn, end_lsn)
 
     def _add(self, batch: FrameBatch) -> None:
@@ -278,11 +278,11 @@ class Sealer:
         self._batches, self._pending_rows, self._pending_bytes = [], 0, 0
         if cut < len(rows):
             self._add(FrameBatch(rows.slice(cut, len(rows)), 0, 0))
-        self._relations.update((r.oid, r) for row, r in self._defined if row <= cut)
-        self._defined = [(row - cut, r) for row, r in self._defined if row > cut]
+        self._relations.update((r.oid, r) for row, r in self._definitions if row <= cut)
+        self._definitions = [(row - cut, r) for row, r in self._definitions if row > cut]
 
     def _append(self, rows: LogRows, committed: int, end_lsn: Lsn) -> None:
-        defined = [(0, r) for r in self._relations.values()] + [(i, r) for i, r in self._defined if i < len(rows)]
+        defined = [(0, r) for r in self._relations.values()] + [(i, r) for i, r in self._definitions if i < len(rows)]
         backoff = Backoff()
         while True:
             try:
@@ -291,8 +291,8 @@ class Sealer:
             except StoreError as error:
                 delay = backoff.next()
                 _log.warning("%s; retrying in %.1f s, the slot waits", error, delay)
-                with self._changed:
-                    if self._changed.wait_for(lambda: self._aborted, timeout=delay):
+                with self._condition:
+                    if self._condition.wait_for(lambda: self._aborted, timeout=delay):
                         raise
         if backoff.failures:
             _log.info("the store is available again")

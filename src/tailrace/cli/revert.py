@@ -156,7 +156,7 @@ def _show(undo: revert.RevertPlan, source: psycopg.Connection[Any]) -> None:
         click.echo(trigger.disable.as_string(source) + ";")
     for statement in undo.statements:
         click.echo(f"-- {line(next(entries([statement.change])))}")
-        click.echo(statement.guarded.as_string(source) + ";")
+        click.echo(statement.guarded_sql.as_string(source) + ";")
     for trigger in undo.triggers:
         click.echo(trigger.enable.as_string(source) + ";")
 

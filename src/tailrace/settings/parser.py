@@ -18,16 +18,16 @@ class Faults:
     """All invalid settings, collected so that the operator can fix them at once."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[str, str]] = []
+        self._faults: list[tuple[str, str]] = []
 
     def __contains__(self, where: str) -> bool:
-        return any(where == place for place, _ in self._found)
+        return any(where == place for place, _ in self._faults)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._faults)
 
     def add(self, where: str, what: str) -> None:
-        self._found.append((where, what))
+        self._faults.append((where, what))
 
     def add_unknown(self, given: Iterable[str], known: Collection[str], prefix: str) -> None:
         for key in given:
@@ -35,8 +35,8 @@ class Faults:
                 self.add(prefix + key, "is not a setting" + did_you_mean(key, known, prefix))
 
     def raise_if_any(self, source: Path | str | None) -> None:
-        if self._found:
-            lines = [f"{where} {what}" for where, what in self._found]
+        if self._faults:
+            lines = [f"{where} {what}" for where, what in self._faults]
             source = str(source) if source else "the environment"
             head = f"{source}: " if len(lines) == 1 else f"{source}: {len(lines)} settings are wrong\n  "
             raise ConfigError(head + "\n  ".join(lines), "`tailrace init` writes a file that explains every setting")

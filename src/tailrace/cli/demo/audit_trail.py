@@ -33,7 +33,7 @@ def show(console: Console, source: settings.SourceSettings, url: str) -> None:
         undo = revert.plan(audit_trail, connection, changes[-1:], lambda *_: False, force=False)
         console.print(f"its last change is reverted (tailrace revert --xid {changes[-1].xid} --apply):")
         for statement in undo.statements:
-            console.print(f"  {statement.guarded.as_string(connection)};", markup=False, soft_wrap=True)
+            console.print(f"  {statement.guarded_sql.as_string(connection)};", markup=False, soft_wrap=True)
         revert.apply(connection, undo, {"xid": changes[-1].xid, "by": "demo"}, force=False)
         wait_until(lambda: len(audit_trail.history(_ORDERS, [key])) > len(changes), 30)
         for line in _lines(audit_trail.history(_ORDERS, [key]))[len(_lines(changes)) :]:

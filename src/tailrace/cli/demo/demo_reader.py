@@ -24,7 +24,7 @@ class DemoReader:
     operations: Counter[str] = field(default_factory=Counter)
     recent: deque[Change] = field(default_factory=lambda: deque(maxlen=_RECENT))
     delays: list[float] = field(default_factory=list)
-    committed: list[tuple[Lsn, float]] = field(default_factory=list)
+    commits: list[tuple[Lsn, float]] = field(default_factory=list)
     """The commit LSN and commit time of each change, in log order."""
     positions: list[Position] = field(default_factory=list)
     """The positions of all changes except Tailrace's own markers."""
@@ -55,7 +55,7 @@ class DemoReader:
             at = change.committed_at.timestamp()
             self.operations[change.operation] += 1
             self.delays.append(time.time() - at)
-            self.committed.append((change.position.commit_lsn, at))
+            self.commits.append((change.position.commit_lsn, at))
             if change.prefix != MARKER_PREFIX:
                 self.positions.append(change.position)
             if change.relation is not None:

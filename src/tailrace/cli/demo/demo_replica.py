@@ -135,13 +135,13 @@ class DemoReplica:
 
     def _measure(self) -> None:
         """Record the changes that have reached the replica since the last call."""
-        delivery, committed = self._delivery, self._reader.committed
+        delivery, commits = self._delivery, self._reader.commits
         if delivery is None or delivery.cursor is None:
             return
         now, cursor = time.time(), delivery.cursor
-        while self.changes < len(committed) and committed[self.changes][0] < cursor:
+        while self.changes < len(commits) and commits[self.changes][0] < cursor:
             if self.is_live:
-                self.delays.append(now - committed[self.changes][1])
+                self.delays.append(now - commits[self.changes][1])
             self.changes += 1
-        if not self.is_live and self.changes and now - committed[self.changes - 1][1] < _CAUGHT_UP_S:
+        if not self.is_live and self.changes and now - commits[self.changes - 1][1] < _CAUGHT_UP_S:
             self.is_live = True

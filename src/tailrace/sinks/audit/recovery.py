@@ -81,15 +81,15 @@ class ValueRecovery:
     reader: LogReader
     shaping: Shaping
     naming: NamingHistory
-    _due: float = 0.0
+    _due_at: float = 0.0
     _retry_at: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def run_if_due(self) -> None:
         """Recover values if the interval has passed."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self._due_at:
             return
-        self._due = now + _INTERVAL_S
+        self._due_at = now + _INTERVAL_S
         for schema, name in self._query(_TABLES, {}):
             if self._retry_at.get((schema, name), now) > now:
                 continue

@@ -22,7 +22,7 @@ class DestinationTypes:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
-        self._known: dict[str, bool] = {}
+        self._exists_by_name: dict[str, bool] = {}
 
     def of(self, column: Column) -> str:
         """The column's type in SQL, for a session whose search path contains only pg_catalog."""
@@ -41,11 +41,11 @@ class DestinationTypes:
 
     def _exists(self, type_: Type) -> bool:
         name = f"{_quote_type(type_.schema)}.{_quote_type(type_.name)}"
-        if name not in self._known:
+        if name not in self._exists_by_name:
             row = self._connection.execute("SELECT to_regtype(%s) IS NOT NULL", [name]).fetchone()
             assert row is not None
-            self._known[name] = bool(row[0])
-        return self._known[name]
+            self._exists_by_name[name] = bool(row[0])
+        return self._exists_by_name[name]
 
 
 def _is_text(element: Type) -> bool:

@@ -98,8 +98,8 @@ class TemporaryTables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._free: dict[tuple[str, ...], list[str]] = {}
-        self._used: list[tuple[tuple[str, ...], str]] = []
-        self._created: set[str] = set()
+        self._filled_tables: list[tuple[tuple[str, ...], str]] = []
+        self._new_tables: set[str] = set()
         self._numbers = count()
 
     def fill(self, types: DestinationTypes, rows: StagedRows, name: str) -> sql.Identifier:
@@ -113,8 +113,8 @@ class TemporaryTables:
             own = f"rows_{next(self._numbers)}"
             create = sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS")
             self._connection.execute(create.format(sql.Identifier("pg_temp", own), declarations(types, rows.fields)))
-            self._created.add(own)
-        self._used.append((shape, own))
+            self._new_tables.add(own)
+        self._filled_tables.append((shape, own))
         where = sql.Identifier("pg_temp", own)
         try:
             copy_in(self._connection, where, [rows.lines])
@@ -129,13 +129,13 @@ class TemporaryTables:
             with self._connection.transaction():
                 yield
         except BaseException:
-            self._used = [(shape, own) for shape, own in self._used if own not in self._created]
+            self._filled_tables = [(shape, own) for shape, own in self._filled_tables if own not in self._new_tables]
             raise
         finally:
-            for shape, own in self._used:
+            for shape, own in self._filled_tables:
                 self._free.setdefault(shape, []).append(own)
-            self._used.clear()
-            self._created.clear()
+            self._filled_tables.clear()
+            self._new_tables.clear()
         if sum(map(len, self._free.values())) > _MAX_TEMPORARY_TABLES:
             names = [sql.Identifier("pg_temp", own) for owns in self._free.values() for own in owns]
             self._connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(names)))

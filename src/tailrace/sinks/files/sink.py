@@ -68,7 +68,7 @@ class FilesSink(BaseSink):
         )
         self._options = options
         self._context = context
-        self._stored = StoredState()
+        self._stored_state = StoredState()
         self._stores: tuple[Store, Store] | None = None
 
     @property
@@ -93,18 +93,18 @@ class FilesSink(BaseSink):
         return self._stores
 
     def open(self) -> State:
-        self._stored = cursors.load(self._store, self.name) or StoredState()
-        return self._stored.state
+        self._stored_state = cursors.load(self._store, self.name) or StoredState()
+        return self._stored_state.state
 
     def pending(self) -> Step | None:
-        return self._stored.pending
+        return self._stored_state.pending
 
     def begin(self, step: Step) -> None:
-        self._store_state(step, replace(self._stored, pending=step))
+        self._store_state(step, replace(self._stored_state, pending=step))
 
     def stage(self, part: Part) -> tuple[str, ...]:
         """Write the files of a part and return their keys."""
-        writer = _FileWriter(self._files, self._format, FileNamePrefix.of(part, self._stored.replays))
+        writer = _FileWriter(self._files, self._format, FileNamePrefix.of(part, self._stored_state.replays))
         for chunk in part.chunks:
             for run in chunk:
                 # Changes since a snapshot are delivered late, but the messages of that time were delivered in time.
@@ -117,24 +117,25 @@ class FilesSink(BaseSink):
         if step.loads:
             self._remove_abandoned(step, {key for receipt in receipts for key in receipt})
         self._store_state(
-            step, replace(self._stored, state=step.after, pending=None, loaded=(*self._stored.loaded, *loaded))
+            step,
+            replace(self._stored_state, state=step.after, pending=None, loaded=(*self._stored_state.loaded, *loaded)),
         )
 
     def rewind(self, state: State) -> None:
-        self._stored = cursors.rewind(self._store, self.name, state)
+        self._stored_state = cursors.rewind(self._store, self.name, state)
 
     def close(self) -> None:
         self._stores = None
 
     def _store_state(self, step: Step, stored: StoredState) -> None:
-        self._stored = cursors.advance(self._store, self.name, step.before, stored)
+        self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
 
     def _remove_abandoned(self, step: Step, written: set[str]) -> None:
         """Delete the files of loads that never finished, because a newer snapshot came before the retry."""
         for load in step.loads:
             for info in self._files.list(layout.directory(load.target)):
                 snapshot = layout.snapshot_of(info.key)
-                if snapshot is not None and snapshot not in self._stored.loaded and info.key not in written:
+                if snapshot is not None and snapshot not in self._stored_state.loaded and info.key not in written:
                     self._files.delete(info.key)
 
 

@@ -337,10 +337,10 @@ class LakeTable:
                 files.remove(file)
         added = [file for file in files.known_files() if file.data is None]
         touched = [file for file in files.known_files() if file.has_new_deletes]
-        if not (added or touched or files.removed):
+        if not (added or touched or files.removed_files):
             return False
         delta = self._begin().newRowDelta()
-        for file in files.removed:
+        for file in files.removed_files:
             delta.removeRows(file.data)
             if file.vector is not None:
                 delta.removeDeletes(file.vector)

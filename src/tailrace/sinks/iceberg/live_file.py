@@ -106,7 +106,7 @@ class LiveFiles:
         self._directory = directory
         self._is_listed = False
         self._files: dict[str, LiveFile] = {}
-        self.removed: list[LiveFile] = []
+        self.removed_files: list[LiveFile] = []
         """Committed files that the current transaction removes."""
 
     def all(self) -> list[LiveFile]:
@@ -137,7 +137,7 @@ class LiveFiles:
     def remove(self, file: LiveFile) -> None:
         del self._files[file.location]
         if file.data is not None:
-            self.removed.append(file)
+            self.removed_files.append(file)
 
     def drop_indexes(self) -> None:
         """For a table whose rows are identified by other columns from now on."""
@@ -146,7 +146,7 @@ class LiveFiles:
 
     def mark_committed(self) -> None:
         """The current transaction was committed."""
-        self.removed.clear()
+        self.removed_files.clear()
         if not self._is_listed:
             self._files.clear()
         for file in self._files.values():

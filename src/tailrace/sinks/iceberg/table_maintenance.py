@@ -45,9 +45,9 @@ class TableMaintenance:
     def __init__(self, context: LakeContext, options: IcebergOptions) -> None:
         self._context = context
         self._options = options
-        self._checked: dict[str, int | None] = {}
+        self._checked_snapshots: dict[str, int | None] = {}
         """Directory → the snapshot of the table at the last check for compaction."""
-        self._due: dict[tuple[str, str], float] = {}
+        self._due_times: dict[tuple[str, str], float] = {}
         self._visits = 0
 
     def run(self, tables: Iterable[LakeTable]) -> bool:
@@ -65,10 +65,10 @@ class TableMaintenance:
         return changed
 
     def _compact(self, table: LakeTable) -> bool:
-        if not self._options.compact_bytes or self._checked.get(table.directory) == table.snapshot:
+        if not self._options.compact_bytes or self._checked_snapshots.get(table.directory) == table.snapshot:
             return False
         if not is_worth_compacting(_totals(table)):
-            self._checked[table.directory] = table.snapshot
+            self._checked_snapshots[table.directory] = table.snapshot
             return False
         began = time.monotonic()
         before, after = merge(self._context, table, self._options.compact_bytes), 1
@@ -76,7 +76,7 @@ class TableMaintenance:
             before, after = compact(self._context, table, FILE_BYTES, self._options.compact_bytes)
         if before:
             _log.info("%s: compacted %s files into %s in %.1f s", table.name, before, after, time.monotonic() - began)
-        self._checked[table.directory] = table.snapshot
+        self._checked_snapshots[table.directory] = table.snapshot
         return bool(before)
 
     def _expire(self, table: LakeTable) -> bool:
@@ -97,9 +97,9 @@ class TableMaintenance:
 
     def _is_due(self, table: LakeTable, what: str, first_s: float, every_s: float) -> bool:
         now, key = time.monotonic(), (table.directory, what)
-        if now < self._due.setdefault(key, now + first_s):
+        if now < self._due_times.setdefault(key, now + first_s):
             return False
-        self._due[key] = now + every_s
+        self._due_times[key] = now + every_s
         return True
 
 

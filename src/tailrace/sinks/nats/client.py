@@ -66,7 +66,7 @@ class NatsClient:
             name: Identifies the connection in the server's monitoring.
             subscribe: A subject whose messages `next_message` returns.
         """
-        self._received: deque[NatsMessage] = deque()
+        self._messages: deque[NatsMessage] = deque()
         self._buffer = b""
         self._inbox = f"_INBOX.{uuid.uuid4().hex}"
         self._requests = 0
@@ -109,12 +109,12 @@ class NatsClient:
 
     def next_message(self, timeout: float) -> NatsMessage | None:
         """Return the next message of the subscription, or None if none arrives within `timeout` seconds."""
-        if not self._received:
+        if not self._messages:
             self._answer_ping()
             self._poll.modify(self._socket, select.POLLIN)
             if self._poll.poll(timeout * 1000):
                 self._receive(lambda _: None)
-        return self._received.popleft() if self._received else None
+        return self._messages.popleft() if self._messages else None
 
     def send(self, subject: str, payload: bytes) -> None:
         """Publish a message without waiting for an acknowledgement."""
@@ -258,7 +258,7 @@ class NatsClient:
                     status = int(match[1]) if (match := re.match(rb"NATS/1\.0 (\d+)", raw)) else 0
                 reply = words[3] if len(words) == (5 if words[0] == b"MSG" else 6) else b""
                 message = NatsMessage(words[1], reply, status, raw, view[payload_start:payload_end])
-                handle(message) if words[2] == b"1" else self._received.append(message)
+                handle(message) if words[2] == b"1" else self._messages.append(message)
                 continue
             offset = end + 2
             if line == b"PING":

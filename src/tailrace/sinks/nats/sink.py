@@ -66,7 +66,7 @@ class NatsSink(BaseSink):
         self.name = name
         self._options = options.validate()
         self._context = context
-        self._stored = StoredState()
+        self._stored_state = StoredState()
         self._client: NatsClient | None = None
         self._tail: StreamTail | None = None
         self._contended_until = 0.0
@@ -100,7 +100,7 @@ class NatsSink(BaseSink):
 
     def open(self) -> State:
         self.close()
-        self._stored = cursors.load(self._store, self.name) or StoredState()
+        self._stored_state = cursors.load(self._store, self.name) or StoredState()
         options = self._options
         config = jetstream.retention(options.max_age_s)
         jetstream.ensure_stream(
@@ -113,7 +113,7 @@ class NatsSink(BaseSink):
             options, self.name, context.store, context.common, self._executor, self._parallelism
         )
         self._responder.start()
-        return self._stored.state
+        return self._stored_state.state
 
     def stage(self, part: Part) -> PublishReceipt:
         """Publish a part and return the tail of the stream once it holds all of it."""
@@ -133,9 +133,9 @@ class NatsSink(BaseSink):
         return PublishReceipt(tail, self._contended_until)
 
     def _stage(self, part: Part) -> StreamTail:
-        sender = Sender(self.name, self._stored.replays)
+        sender = Sender(self.name, self._stored_state.replays)
         message_format = MessageFormat(ENCODINGS[self._options.encoding], self._options)
-        ids, schemas = MessageIds(self._stored.replays), self._schemas()
+        ids, schemas = MessageIds(self._stored_state.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
         batches = (_batch(chunk, message_format, ids, sender, schemas, newest) for chunk in _merge_small(part.chunks))
         for batch in _prefetch(batches):
@@ -145,7 +145,7 @@ class NatsSink(BaseSink):
         return self._tail or self._find_tail(sender)
 
     def _find_tail(self, sender: Sender) -> StreamTail:
-        self._tail = jetstream.find_tail(self._connect(), self._options.stream, sender, self._stored.place)
+        self._tail = jetstream.find_tail(self._connect(), self._options.stream, sender, self._stored_state.place)
         return self._tail
 
     def _publish(self, batch: MessageBatch, sender: Sender) -> None:
@@ -217,7 +217,7 @@ class NatsSink(BaseSink):
         )
 
     def commit(self, step: Step, receipts: Sequence[PublishReceipt]) -> None:
-        place = self._stored.place
+        place = self._stored_state.place
         for receipt in receipts[-1:]:
             # The next step expects the stream as this one left it: another publisher's message is noticed.
             self._tail, self._contended_until = receipt.tail, receipt.contended_until
@@ -225,8 +225,8 @@ class NatsSink(BaseSink):
             highest = receipt.tail.highest_position
             if highest is None or highest.commit_lsn < (step.after.cursor or 0):
                 place = receipt.tail.last_sequence
-        stored = replace(self._stored, state=step.after, place=place)
-        self._stored = cursors.advance(self._store, self.name, step.before, stored)
+        stored = replace(self._stored_state, state=step.after, place=place)
+        self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
         if not self._is_described:
             self._renew_schema_connection()
             self._describe()
@@ -248,18 +248,20 @@ class NatsSink(BaseSink):
 
     def _describe(self) -> None:
         """Describe tables without changes so far: from snapshots up to the cursor, or from the publication."""
-        self._is_described = self._stored.state.cursor is not None
+        self._is_described = self._stored_state.state.cursor is not None
         shaping = Shaping(self._context.common, "")
         schemas = self._schemas()
         if self._snapshots is None:
             self._snapshots = SnapshotReader(self._store)
-        for relation, _ in published_table.known_tables(self._snapshots, before=self._stored.state.cursor or Lsn(0)):
+        for relation, _ in published_table.known_tables(
+            self._snapshots, before=self._stored_state.state.cursor or Lsn(0)
+        ):
             shaped = shaping.load(relation)
             if shaped is not None and schemas.lacks(shaped[1]):
                 schemas.put(*shaped)
 
     def rewind(self, state: State) -> None:
-        self._stored = cursors.rewind(self._store, self.name, state)
+        self._stored_state = cursors.rewind(self._store, self.name, state)
         self._tail = None
 
     def close(self) -> None:

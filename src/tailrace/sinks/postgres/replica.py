@@ -39,12 +39,12 @@ class Replica:
         self._types = types
         self._sink = sink
         self._is_history = is_history
-        self._known = known
-        self._relaxed: set[tuple[int, str]] = set()
+        self._tables = known
+        self._nullable_columns: set[tuple[int, str]] = set()
 
     def copy(self) -> Replica:
-        copy = Replica(self._connection, self._ledger, self._types, self._sink, dict(self._known), self._is_history)
-        copy._relaxed = set(self._relaxed)
+        copy = Replica(self._connection, self._ledger, self._types, self._sink, dict(self._tables), self._is_history)
+        copy._nullable_columns = set(self._nullable_columns)
         return copy
 
     def prepare(self, relation: Relation, target: tuple[str, str], nulls: tuple[str, ...] = ()) -> sql.Identifier:
@@ -55,16 +55,16 @@ class Replica:
             target: Schema and name at the destination.
             nulls: Columns that contain NULL although the relation declares them NOT NULL.
         """
-        known = self._known.get(relation.oid)
+        known = self._tables.get(relation.oid)
         if known is None:
             self._free_target(relation, target)
             self._create(relation, target).add_key(relation)
         elif known.target != target or (known.relation is not relation and known.relation != relation):
             self._alter(known, relation, target)
         for name in nulls:
-            if (relation.oid, name) not in self._relaxed:
+            if (relation.oid, name) not in self._nullable_columns:
                 self._table(target).allow_null(name)
-                self._relaxed.add((relation.oid, name))
+                self._nullable_columns.add((relation.oid, name))
         return sql.Identifier(*target)
 
     def begin_load(self, load: Load) -> sql.Identifier:
@@ -74,8 +74,8 @@ class Replica:
             self._continue(relation, target)
         else:
             self._free_target(relation, target)
-        self._relaxed = {(oid, name) for oid, name in self._relaxed if oid != relation.oid}
-        if (known := self._known.get(relation.oid)) is not None and self._exists(known.target):
+        self._nullable_columns = {(oid, name) for oid, name in self._nullable_columns if oid != relation.oid}
+        if (known := self._tables.get(relation.oid)) is not None and self._exists(known.target):
             if self._is_history:
                 return self.prepare(relation, target)
             if self._table(known.target).fits(relation):
@@ -103,10 +103,10 @@ class Replica:
 
     def _continue(self, relation: Relation, target: tuple[str, str]) -> None:
         """Continue the history of a table whose name a new table at the source has taken."""
-        for oid, known in list(self._known.items()):
+        for oid, known in list(self._tables.items()):
             if known.target == target and oid != relation.oid:
-                self._known[relation.oid] = known
-                del self._known[oid]
+                self._tables[relation.oid] = known
+                del self._tables[oid]
                 self._ledger.delete_table(oid)
 
     def _create(self, relation: Relation, target: tuple[str, str]) -> ReplicaTable:
@@ -142,7 +142,7 @@ class Replica:
 
     def _free_target(self, relation: Relation, target: tuple[str, str]) -> None:
         """Rename the table that has this name: it was renamed or dropped at the source, without a change to show it."""
-        for oid, known in list(self._known.items()):
+        for oid, known in list(self._tables.items()):
             if known.target == target and oid != relation.oid:
                 renamed = (target[0], with_suffix(target[1], f"~{oid}"))
                 self._move(known.target, renamed)
@@ -154,7 +154,7 @@ class Replica:
                 self._free_target(relation, target)
                 self._move(known.target, target)
             if known.relation != relation:
-                self._relaxed = {(oid, name) for oid, name in self._relaxed if oid != relation.oid}
+                self._nullable_columns = {(oid, name) for oid, name in self._nullable_columns if oid != relation.oid}
                 self._table(target).alter(known.relation, relation)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
             raise SinkDiverged(
@@ -184,8 +184,8 @@ class Replica:
             self._connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted))
 
     def _save(self, relation: Relation, target: tuple[str, str]) -> None:
-        self._known[relation.oid] = DestinationTable(relation, target)
-        self._ledger.save_table(relation.oid, self._known[relation.oid])
+        self._tables[relation.oid] = DestinationTable(relation, target)
+        self._ledger.save_table(relation.oid, self._tables[relation.oid])
 
     def _exists(self, target: tuple[str, str]) -> bool:
         query = "SELECT to_regclass(%s) IS NOT NULL"
