@@ -115,9 +115,9 @@ def test_a_trimmed_log(any_store: Store) -> None:
     assert rest == server.changes[-len(rest) :]
     # A reader that has read everything removed continues; any other gets an error.
     reader = LogReader(any_store)
-    last_gone = server.changes[-len(rest) - 1].position
-    assert list(reader.changes(Position(last_gone.commit_lsn, last_gone.ordinal + 1))) == rest
-    for start in (last_gone, Position(Lsn(0), 0)):
+    last_removed = server.changes[-len(rest) - 1].position
+    assert list(reader.changes(Position(last_removed.commit_lsn, last_removed.ordinal + 1))) == rest
+    for start in (last_removed, Position(Lsn(0), 0)):
         with pytest.raises(GapError, match="retention removed them"):
             next(reader.changes(start))
     with pytest.raises(GapError, match="retention removed it"):

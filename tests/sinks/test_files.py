@@ -82,7 +82,7 @@ def deliver_all(stepper: DrivenStepper, limits: planner.BatchLimits | None = Non
     reader = LogReader(Store.open(stepper._settings.url, stepper._settings.options))
     while True:
         batch = planner.next_batch(reader, stepper.offset(), limits)
-        # After a restart the offset of a cursor is in the segment before it, of which nothing may be left.
+        # After a restart, the offset of a cursor is in the previous segment, which may have no rows left.
         if batch.end.lsn <= stepper.offset().lsn:
             break
         stepper.deliver(batch.end)

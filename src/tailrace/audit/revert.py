@@ -67,7 +67,7 @@ IsMasked = Callable[[str, str, str], bool]
 
 @dataclass(frozen=True)
 class Conflict:
-    """A later change of a row whose change is to be reverted."""
+    """A later change of a row that a selected change affects."""
 
     change: AuditRow
     later: AuditRow

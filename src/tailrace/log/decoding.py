@@ -349,7 +349,7 @@ def _positions(rows: LogRows, indexes: I64) -> ChangePositions:
 
 
 def no_images(relation: Relation, count: int, as_text: bool = False) -> Images:
-    """Images of which none is present."""
+    """Images of changes that have none."""
     schema = types.schema(relation, as_text)
     batch = record_batch([pa.nulls(count, f.type) for f in schema], schema, count)
     return Images(batch, np.zeros(count, np.bool_), {}, None)

@@ -144,7 +144,7 @@ class _AccessControl:
 def rejection(
     method: str, headers: Mapping[str, str], token: Secret | None, *, on_loopback: bool
 ) -> tuple[int, str] | None:
-    """Return the HTTP status and the reason if a request is to be rejected, else None. Header names are in lower case.
+    """Return the HTTP status and the reason if a request must be rejected, else None. Header names are in lower case.
 
     A request from this machine is not trustworthy by itself: any web page open in a local browser can send requests to
     loopback. With a DNS name that resolves to 127.0.0.1 it can even read the responses.

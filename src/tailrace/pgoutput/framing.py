@@ -168,7 +168,7 @@ def read(
     described: Sequence[tuple[int, Relation]] = (),
     own: Collection[int] = (),
 ) -> FrameBatch:
-    """Convert messages, of which there must be at least one, to rows of the log, and update `transaction`.
+    """Convert messages (at least one) to rows of the log, and update `transaction`.
 
     Transactions that commit below `skip_below` are left out, because the log holds them. `described` are the relations
     that these messages describe, each with its message's index; `own` are the oids of the relations that were already

@@ -263,7 +263,7 @@ def require_whole(changes: TableChanges, new: Images, change: I64) -> None:
 
 
 def copied_rows(changes: TableChanges, copies: CopyCounts, entries: I64 | Mask) -> Images:
-    """The rows of these entries, of which all are additions or all are removals."""
+    """The rows of these entries, which must be all additions or all removals."""
     indexes, delta = copies.change[entries], copies.delta[entries]
     columns = range(len(changes.relation.columns))
     if len(delta) and delta[0] > 0:
