@@ -213,11 +213,11 @@ class NatsStream:
         """The entries of the KV bucket. Keys are the names, with special characters escaped as `=XX`."""
 
         async def read(stream: JetStreamContext) -> dict[str, Any]:
-            bucket = await stream.key_value(self.stream)
-            return {
-                unquote(key.replace("=", "%")): self._decode((await bucket.get(key)).value or b"")
-                for key in await bucket.keys()
-            }
+            bucket, prefix = await stream.key_value(self.stream), f"$KV.{self.stream}."
+            # Not bucket.keys(): it finds none if the server has sent all of them before the client looks.
+            info = await stream.stream_info(f"KV_{self.stream}", subjects_filter=f"{prefix}>")
+            keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
+            return {unquote(key.replace("=", "%")): self._decode((await bucket.get(key)).value or b"") for key in keys}
 
         return self._with(read)
 
