@@ -47,9 +47,9 @@ class DrivenStepper(Stepper):
 
     def _load(self) -> int:
         count = 0
-        while (snapshot := self._next_load()) is not None:
-            self.finish(self._plan_load(snapshot))
-            count += 1
+        while snapshots := self._next_loads():
+            self.finish(self._plan_loads(snapshots))
+            count += len(snapshots)
         return count
 
     def deliver(self, end: Offset) -> None:

@@ -15,6 +15,7 @@ from tests.stepping import DrivenStepper
 from tailrace import settings
 from tailrace.capture import catalog
 from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.delivery import step
 from tailrace.delivery.contract import Parallel
 from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
 from tailrace.delivery.task import Task, TaskResult
@@ -110,6 +111,34 @@ def test_snapshots_then_changes(scene: Scene) -> None:
     scene.capture("INSERT INTO late VALUES (3)", "UPDATE late SET id = 10 WHERE id = 1")
     scene.deliver()
     assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
+
+
+def test_small_tables_are_loaded_in_one_step_and_large_ones_in_their_own(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes a tenth of a second however little it loads, and a database may have thousands of tables."""
+    monkeypatch.setattr(step, "SMALL_BYTES", 20_000)
+    small = [f"small_{number}" for number in range(40)]
+    create = [f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1), (2)" for name in small]
+    noise = (
+        "INSERT INTO t SELECT g, g, string_agg(md5(random()::text), '')"
+        " FROM generate_series(200, 250) g, generate_series(1, 30) GROUP BY g"
+    )
+    scene.capture(*create, noise, snapshot=None)
+    scene.capture("UPDATE small_3 SET id = 300 WHERE id = 1", "DELETE FROM small_4")
+    stepper = scene.stepper()
+    stepper.open()
+    stepper.look_for_loads()
+    steps = []
+    while (planned := stepper.next_step()) is not None and planned.is_load:
+        steps.append([load.target[1] for load in planned.step.loads])
+        stepper.finish(planned)
+    stepper.close()
+    assert sorted(name for names in steps for name in names) == sorted([*small, "t", "bag", "empty"])
+    assert ["t"] in steps
+    assert len(steps) <= 6, steps
+    scene.deliver()
+    assert_same(scene.source, scene.replica, *small, "t", "bag", "empty")
 
 
 def test_loading_again_repairs_a_diverged_table(scene: Scene) -> None:

@@ -55,9 +55,14 @@ class PlannedStep:
         return bool(self.step.loads)
 
     @property
+    def fits_one_task(self) -> bool:
+        """Whether its tasks are done one after the other in less time than to start several."""
+        return sum(task.bytes for task in self.tasks) <= SMALL_BYTES
+
+    @property
     def is_small(self) -> bool:
         """Whether it is the work of a moment, for one task."""
-        return not self.is_load and len(self.tasks) == 1 and sum(s.bytes for s in self.tasks[0].slices) <= SMALL_BYTES
+        return not self.is_load and len(self.tasks) == 1 and self.fits_one_task
 
 
 class Stepper:
@@ -128,8 +133,8 @@ class Stepper:
         self._learn_source()
         if self._pending is not None:
             return self._plan_repeat(self._pending)
-        if (snapshot := self._next_load()) is not None:
-            return self._plan_load(snapshot)
+        if snapshots := self._next_loads():
+            return self._plan_loads(snapshots)
         batch = self._following(limits)
         return self._plan_changes(batch) if batch.slices else None
 
@@ -148,7 +153,7 @@ class Stepper:
         self.steps += 1
         if planned.is_load:
             assert self._loads is not None
-            del self._loads[:1]
+            del self._loads[: len(step.loads)]
         elif any(result.has_marker for result in results):
             self.look_for_loads()
         if self._starts_at == "snapshot":
@@ -249,31 +254,41 @@ class Stepper:
         batch = planner.batch_between(self._reader, step.start, step.end)
         return self._planned(step, self._divided(batch, step.parts), is_repeat=True)
 
-    def _plan_load(self, snapshot: TableSnapshot) -> PlannedStep:
-        """A table's rows and, if the cursor is beyond the snapshot, the table's changes since, in one step."""
+    def _plan_loads(self, snapshots: Sequence[TableSnapshot]) -> PlannedStep:
+        """The rows of tables whose snapshots have the same LSN and, if the cursor is beyond it, the tables' changes
+        since, in one step."""
+        lsn, cursor = snapshots[0].lsn, self._cursor()
+        loads = [self._load_of(snapshot) for snapshot in snapshots]
+        end = start = self.offset()
+        if lsn < cursor:
+            start = planner.start_offset(self._reader, lsn)
+            # The cursor may be inside a segment: what commits at or above it there is not part of this step.
+            end = planner.advance_to(self._reader, start, cursor)
+        batch = planner.batch_between(self._reader, start, end)
+        since = dict.fromkeys([snapshot.relation.oid for snapshot in snapshots], lsn)
+        after = replace(self.state, tables={**self.state.tables, **since})
+        parts = self._divided(batch)
+        step = Step(self.state, after, start, end, len(parts), tuple(loads))
+        for load, snapshot in zip(loads, snapshots, strict=True):
+            _log.info(
+                "sink %s: loading %s, %s rows as of %s",
+                *(self.common.name, load.relation.qualified_name, f"{snapshot.rows:,}", lsn),
+            )
+        tasks = [
+            task
+            for load, snapshot in zip(loads, snapshots, strict=True)
+            for task in self._load_tasks(step, load, snapshot)
+        ]
+        change_filter = ChangeFilter(lsn, since, others=False, messages=False, end=cursor)
+        return self._planned(step, parts, tuple(tasks), change_filter)
+
+    def _load_of(self, snapshot: TableSnapshot) -> Load:
         shaped = self._shaping.load(snapshot.relation)
         assert shaped is not None
         relation, target = shaped
         if self._statement is not None:
             relation = self._statement.derive(relation)
-        load = Load(relation, target, snapshot.id, snapshot.lsn)
-        oid = snapshot.relation.oid
-        cursor = self._cursor()
-        end = start = self.offset()
-        if snapshot.lsn < cursor:
-            start = planner.start_offset(self._reader, snapshot.lsn)
-            # The cursor may be inside a segment: what commits at or above it there is not part of this step.
-            end = planner.advance_to(self._reader, start, cursor)
-        batch = planner.batch_between(self._reader, start, end)
-        after = replace(self.state, tables={**self.state.tables, oid: snapshot.lsn})
-        parts = self._divided(batch)
-        step = Step(self.state, after, start, end, len(parts), (load,))
-        _log.info(
-            "sink %s: loading %s, %s rows as of %s",
-            *(self.common.name, relation.qualified_name, f"{snapshot.rows:,}", snapshot.lsn),
-        )
-        change_filter = ChangeFilter(snapshot.lsn, {oid: snapshot.lsn}, others=False, messages=False, end=cursor)
-        return self._planned(step, parts, tuple(self._load_tasks(step, load, snapshot)), change_filter)
+        return Load(relation, target, snapshot.id, snapshot.lsn)
 
     def _planned(
         self,
@@ -366,12 +381,23 @@ class Stepper:
         assert self.state.cursor is not None, "open() comes first"
         return self.state.cursor
 
-    def _next_load(self) -> TableSnapshot | None:
+    def _next_loads(self) -> Sequence[TableSnapshot]:
+        """The next table to load and, while they are small, the tables after it with the same LSN. A step takes a tenth
+        of a second however little it loads, and a database may have thousands of small tables."""
         if self._starts_at != "snapshot":
-            return None
+            return ()
         if self._loads is None:
             self._loads = self._due_loads()
-        return self._loads[0] if self._loads else None
+        found: list[TableSnapshot] = []
+        size, targets = 0, set()
+        for snapshot in self._loads:
+            size += sum(chunk.bytes for chunk in snapshot.manifest)
+            target = self._target(snapshot)
+            if found and (snapshot.lsn != found[0].lsn or size > SMALL_BYTES or target in targets):
+                break
+            found.append(snapshot)
+            targets.add(target)
+        return found
 
     def _due_loads(self) -> list[TableSnapshot]:
         """Snapshots of tables that the destination lacks."""

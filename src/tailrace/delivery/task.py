@@ -60,6 +60,10 @@ class StageTask:
     without: frozenset[Position] = frozenset()
     """The positions of dead letters, which are left out."""
 
+    @property
+    def bytes(self) -> int:
+        return self.rows.chunk.bytes if self.rows is not None else sum(s.bytes for s in self.slices)
+
     def run(self) -> TaskResult:
         counter = ChangeCounter()
         part = Part(self.step, self.number, counter.over(self.chunks()), self.rows.load if self.rows else None)

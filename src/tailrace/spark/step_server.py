@@ -105,6 +105,6 @@ class _StepSession:
         cursor, tasks = _open_step(self._planned)
         if (batch := self._pipeline.keep_open()) is not None:
             return [StepPartition(tasks, cursor, batch)]
-        if self._pipeline.sink.parallel is Parallel.NONE:
+        if self._pipeline.sink.parallel is Parallel.NONE or self._planned.fits_one_task:
             return [StepPartition(tasks)]
         return [StepPartition([task]) for task in tasks]
