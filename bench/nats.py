@@ -38,8 +38,8 @@ from tailrace.sinks.nats.payload import MessageFormat, MessageIds, change_messag
 from tailrace.sinks.nats.payload_encoding import ENCODINGS
 from tailrace.sinks.nats.schema_bucket import SchemaBucket
 from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
+from tailrace.spark import engine_session
 from tailrace.spark.engine import Engine
-from tailrace.spark.session import session
 from tailrace.store import Store
 
 _SMALL = (
@@ -69,7 +69,7 @@ def run(report: Report) -> None:
 
 
 def _drain(report: Report, log: ReadyLog) -> None:
-    spark = session("bench")
+    spark = engine_session.start(settings.Settings(), ()).wait()
     ours: list[float] = []
     bare: list[float] = []
     received: list[float] = []

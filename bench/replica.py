@@ -24,8 +24,8 @@ from bench.report import Report
 from bench.throughput import ROW, TABLE
 from tailrace import settings, sinks
 from tailrace.embedded.postgres import Postgres
+from tailrace.spark import engine_session
 from tailrace.spark.engine import Engine
-from tailrace.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ _LOADS = (
 def run(report: Report, rounds: int = 3) -> None:
     report.title("Replica: a ready log drained into PostgreSQL, compared with CREATE SUBSCRIPTION on the same changes")
     began = time.monotonic()
-    spark = session("bench")
+    spark = engine_session.start(settings.Settings(), ()).wait()
     started = time.monotonic() - began
     try:
         with _server() as source, _server() as destination:
