@@ -30,7 +30,9 @@ from tailrace import settings
 from tailrace.capture.bootstrap import Bootstrap
 from tailrace.change import Lsn
 from tailrace.delivery import cursors
+from tailrace.embedded.cluster import Cluster
 from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.log.change_text import to_json
 from tailrace.log.reader import LogReader
@@ -86,8 +88,8 @@ class Scene:
         """The end of the deliveries' output."""
         return self.output.read_text(errors="replace")[-3000:]
 
-    def deliver_all(self) -> None:
-        process = self.start("--once")
+    def deliver_all(self, *arguments: str) -> None:
+        process = self.start("--once", *arguments)
         try:
             assert process.wait(600) == 0, self.tail()
         finally:
@@ -126,47 +128,64 @@ class Progress:
         return all(now not in (None, before) for now, before in zip(self._now(), self._seen, strict=True))
 
 
+class Destinations:
+    """One destination of each kind, and the settings of their sinks."""
+
+    def __init__(self, server: Postgres, nats_server: NatsServer, directory: Path) -> None:
+        self.files, self.lake = directory / "files", Lake(directory / "lake", "lake")
+        self.replica, self.trail = make_database(server), AuditTable(make_database(server))
+        self.bus = NatsStream(nats_server)
+        self.bus.make(duplicate_window=WINDOW_S)
+
+    def toml(self) -> str:
+        bus = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.bus.settings().items())
+        return f"""
+            [[sink]]
+            name = "replica"
+            type = "postgres"
+            url = "{self.replica.url}"
+            [[sink]]
+            name = "audit"
+            type = "audit"
+            url = "{self.trail.database.url}"
+            [[sink]]
+            name = "files"
+            type = "files"
+            url = "{self.files.as_uri()}"
+            interval_ms = 200
+            [[sink]]
+            name = "lake"
+            type = "iceberg"
+            warehouse = "{self.lake.directory.as_uri()}"
+            mode = "both"
+            interval_ms = 200
+            [[sink]]
+            name = "bus"
+            {bus}
+            """
+
+    def assert_match(self, scene: Scene) -> None:
+        """Assert that each has every change once, or the source's rows."""
+        _assert_replica(scene, self.replica)
+        changes = list(LogReader(scene.store).changes())
+        self.trail.assert_matches(changes, Lsn(0), Lsn(2**63))
+        with scene.database.connect() as source:
+            self.bus.assert_matches(changes, Lsn(2**63), oracle.type_names(source))
+        _assert_files(scene, self.files)
+        _assert_lake(scene, self.lake)
+
+
 @pytest.mark.soak
 def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database: Database, tmp_path: Path) -> None:
     """One process for all sinks. First its destinations are killed, then repeatedly the process itself, at any time or
     just after it published something, every other time together with the NATS server."""
     rng = random.Random(1)
-    files, lake = tmp_path / "files", Lake(tmp_path / "lake", "lake")
     with running(18, autovacuum=False) as server, NatsServer() as nats_server:
-        bus = NatsStream(nats_server)
-        bus.make(duplicate_window=WINDOW_S)
-        replica, trail = make_database(server), AuditTable(make_database(server))
-        toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in bus.settings().items())
-        scene = Scene(
-            database,
-            tmp_path,
-            f"""
-            [[sink]]
-            name = "replica"
-            type = "postgres"
-            url = "{replica.url}"
-            [[sink]]
-            name = "audit"
-            type = "audit"
-            url = "{trail.database.url}"
-            [[sink]]
-            name = "files"
-            type = "files"
-            url = "{files.as_uri()}"
-            interval_ms = 200
-            [[sink]]
-            name = "lake"
-            type = "iceberg"
-            warehouse = "{lake.directory.as_uri()}"
-            mode = "both"
-            interval_ms = 200
-            [[sink]]
-            name = "bus"
-            {toml}
-            """,
-        )
+        destinations = Destinations(server, nats_server, tmp_path)
+        bus = destinations.bus
+        scene = Scene(database, tmp_path, destinations.toml())
         with scene.captured():
-            progress = Progress(scene, replica)
+            progress = Progress(scene, destinations.replica)
             process = scene.start()
             try:
                 for killed in (server, nats_server) * 2:
@@ -200,13 +219,30 @@ def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database:
                 unrecorded += state is None or state.place < bus.state().last_seq
             assert unrecorded, "none was killed after it published and before it recorded that"
         scene.deliver_all()
-        _assert_replica(scene, replica)
-        changes = list(LogReader(scene.store).changes())
-        trail.assert_matches(changes, Lsn(0), Lsn(2**63))
-        with database.connect() as source:
-            bus.assert_matches(changes, Lsn(2**63), oracle.type_names(source))
-    _assert_files(scene, files)
-    _assert_lake(scene, lake)
+        destinations.assert_match(scene)
+
+
+@pytest.mark.soak
+def test_all_sinks_on_a_cluster_whose_workers_are_killed(cluster: Cluster, database: Database, tmp_path: Path) -> None:
+    """The batches of all sinks run on two workers, each of which is killed under load and replaced."""
+    with running(18, autovacuum=False) as server, NatsServer() as nats_server:
+        destinations = Destinations(server, nats_server, tmp_path)
+        scene = Scene(database, tmp_path, destinations.toml())
+        with scene.captured():
+            progress = Progress(scene, destinations.replica)
+            process = scene.start("--master", cluster.url)
+            try:
+                for _ in range(3):
+                    progress.wait(process)
+                    destinations.bus.wait_for_more()
+                    cluster.kill_worker(cluster.workers[0])
+                    progress.wait(process)
+                    cluster.add_worker()
+                progress.wait(process)
+            finally:
+                _kill(process)
+        scene.deliver_all("--master", cluster.url)
+        destinations.assert_match(scene)
 
 
 def _assert_replica(scene: Scene, replica: Database) -> None:
