@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 SPACING: Final = 1.6
-"""One sink alone is in a step at most 62 % of the time. At 50 transactions a second it takes 0.32 cores and five sinks
-0.71, with p50 51 and 115 ms (`python -m bench trickle`)."""
+"""One sink alone is in a step at most 62 % of the time. At 50 transactions a second it takes 0.20 cores and five sinks
+0.65, with p50 41 and 56 ms (`python -m bench trickle`)."""
 
 MOST_PAUSE_S: Final = 0.5
 """No pause is longer, so that one slow step is not followed by a slow second one."""
