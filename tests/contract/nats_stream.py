@@ -188,12 +188,14 @@ class NatsStream:
         """Assert that a schema precedes the first change with new columns, and that the bucket has the last schemas. A
         schema may also precede a table's first change, if its snapshot had other columns."""
         shapes: dict[str, Any] = {}
+        names: dict[int, str] = {}
         firsts = set()
         due = []
         for change in changes:
             if change.relation is None:
                 continue
             table, columns = change.relation.name, _columns(change.relation, types)
+            names[change.relation.oid] = table
             firsts |= {change.position} if table not in shapes else set()
             if shapes.setdefault(table, columns) != columns:
                 due.append((change.position, f"{self.subject}.{token(table)}.schema", columns))
@@ -201,7 +203,10 @@ class NatsStream:
         schemas = [(m.position, m.subject, m.payload["columns"]) for m in found]
         assert [one for one in schemas if one[0] not in firsts] == due
         entries = self.entries()
+        assert not (shapes.keys() - set(names.values())) & entries.keys(), "a renamed table has its old entry"
         for table, columns in shapes.items():
+            if table not in names.values():
+                continue
             entry = entries[table]
             assert entry["columns"] == columns
             assert entry["table"] == table
@@ -244,6 +249,7 @@ class NatsStream:
                 "msg_id": wanted,
                 "operation": change.operation.name,
                 "relation_id": change.relation.oid,
+                "schema": change.relation.schema,
                 "subject": message.subject,
                 "table": change.relation.name,
                 **self._more(change),

@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,19 @@ import zstandard
 from nats.aio.client import Client
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
-from tests.capturing import CaptureThread, current_lsn
+from tests.capturing import current_lsn
 from tests.fixtures.postgres import Database
-from tests.stepping import DrivenStepper
+from tests.sinks.nats_bus import Bus
 
-from tailrace import settings, sinks
-from tailrace.capture.bootstrap import Bootstrap
 from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
-from tailrace.delivery.task import Executor, run_in_process
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
 from tailrace.log import published_table
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.log.snapshot_request import pending_requests
-from tailrace.sinks.nats import NatsSink, snapshot_responder, snapshot_task
+from tailrace.sinks.nats import snapshot_responder, snapshot_task
 from tailrace.spark.executor import SparkExecutor
-from tailrace.store import Store
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "nats_to_sqlite.py"
 
@@ -50,74 +45,6 @@ def server() -> Iterator[NatsServer]:
     """A server per test, since streams and bucket have their default names."""
     with NatsServer() as one:
         yield one
-
-
-class Bus:
-    """Captures a source and delivers it to a sink until the context ends."""
-
-    def __init__(
-        self,
-        database: Database,
-        server: NatsServer,
-        directory: Path,
-        source: str = "",
-        chunk_bytes: int = settings.SnapshotSettings.chunk_bytes,
-        **more: Any,
-    ) -> None:
-        self.database = database
-        self._settings = settings.Settings(
-            source=settings.SourceSettings(url=source or database.url),
-            store=settings.StoreSettings((directory / "store").as_uri()),
-            snapshot=settings.SnapshotSettings(chunk_bytes=chunk_bytes),
-            sinks=({"type": "nats", "name": "bus", "url": server.url, **more},),
-        )
-        self.store = Store.open(self._settings.store.url)
-        self.waits_for_snapshots = True
-        self.executor: Executor = run_in_process
-        self.parallelism = 1
-        self._stopping = threading.Event()
-        self.failed: list[BaseException] = []
-        self.cursor = Lsn(0)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self.bootstrap = bootstrap = Bootstrap(self._settings, self.store, poll_seconds=0.1)
-        with CaptureThread(self._settings, self.store, snapshots=bootstrap) as self.capture:
-            thread = threading.Thread(target=self._deliver)
-            thread.start()
-            try:
-                assert not self.waits_for_snapshots or bootstrap.wait(60)
-                yield
-            finally:
-                self._stopping.set()
-                thread.join()
-                bootstrap.stop()
-        assert not self.failed
-
-    def _deliver(self) -> None:
-        (configured,) = sinks.from_settings(self._settings, {})
-        assert isinstance(configured.sink, NatsSink)
-        configured.sink.attach(self.executor, lambda: self.parallelism)
-        stepper = DrivenStepper(configured, self._settings.store)
-        try:
-            stepper.open()
-            while not self._stopping.wait(0.01):
-                ahead = stepper.ahead()
-                if ahead.slices:
-                    stepper.deliver(ahead.end)
-                self.cursor = stepper.state.cursor or Lsn(0)
-        except BaseException as error:
-            self.failed.append(error)
-        finally:
-            stepper.close()
-
-    def reach(self) -> None:
-        """Wait until the stream has everything committed so far."""
-        with self.database.connect() as connection:
-            connection.execute("SELECT pg_logical_emit_message(true, 'reached', '')")
-            lsn = current_lsn(connection)
-        assert wait_until(lambda: self.cursor >= lsn or bool(self.failed), 60)
-        assert not self.failed
 
 
 async def _request(client: Client, table: str) -> bytes:

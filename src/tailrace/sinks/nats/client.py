@@ -120,10 +120,16 @@ class NatsClient:
         """Publish a message without waiting for an acknowledgement."""
         self._write_all(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
 
-    def publish(self, subject: str, payload: bytes, id: str = "") -> dict[str, Any]:
+    def publish(
+        self, subject: str, payload: bytes, id: str = "", headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Publish one message to a stream and return the stream's answer. Of several messages with the same `id` the
         stream stores one."""
-        (answer,) = self._exchange([(subject, payload)], f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n" if id else "")
+        lines = [
+            f"{name}: {value}" for name, value in {**({"Nats-Msg-Id": id} if id else {}), **(headers or {})}.items()
+        ]
+        text = "\r\n".join(["NATS/1.0", *lines, "", ""]) if lines else ""
+        (answer,) = self._exchange([(subject, payload)], text)
         return answer
 
     def _exchange(self, requests: Sequence[tuple[str, bytes]], headers: str = "") -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from tailrace.errors import ConfigError
 from tailrace.settings import Secret
+from tailrace.sinks.nats.subject import token
 
 _PORT: Final = 4222
 
@@ -78,6 +79,10 @@ class NatsOptions:
     def names(self, target: tuple[str, str]) -> tuple[str, ...]:
         """Return the parts of a table's name that subjects and bucket keys contain."""
         return target if self.schema_in_subject else target[1:]
+
+    def destination(self, target: tuple[str, str]) -> str:
+        """Return the subject of a table's changes, with a wildcard for the operation."""
+        return ".".join([self.subject, *map(token, self.names(target)), "*"])
 
     def to_picklable(self) -> Self:
         """Return the options with secrets that can be pickled, for executors."""

@@ -5,9 +5,7 @@ The fields and their meaning are those of the NATS bridge (docs/sinks/nats.md), 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +18,9 @@ from tailrace.log.decoding import DELETE, OPERATIONS, UPDATE, ChangePositions, L
 from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.payload_encoding import EncodedField, PayloadEncoding
+from tailrace.sinks.nats.subject import MESSAGES, token
 
 Mask = npt.NDArray[np.bool_]
-
-MESSAGES: Final = "_message"
-"""The subject token of logical messages, in place of a table's. The token of a table with this name is encoded."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,6 @@ class MessageFormat:
 
     def subject_of(self, target: tuple[str, str], operation: str) -> str:
         return ".".join([self.options.subject, *map(token, self.options.names(target)), operation.lower()])
-
-
-def token(name: str) -> str:
-    """Return a name as one subject token: whitespace, dots, wildcards and control characters are percent-encoded."""
-    coded = re.sub(r"[\s.*>%\x00-\x20\x7f]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
-    return f"%5F{coded[1:]}" if coded == MESSAGES else coded
 
 
 class MessageIds:
@@ -111,6 +101,7 @@ def change_messages(changes: TableChanges, message_format: MessageFormat, ids: M
         *_old_key(changes, encoding),
         ("operation", encoding.texts(_by_operation(changes.operation, {k: OPERATIONS[k] for k in kinds})), None),
         ("relation_id", encoding.integer(changes.relation.oid), None),
+        ("schema", encoding.text(changes.target[0]), None),
         ("subject", encoding.texts(subjects), None),
         ("table", encoding.text(table), None),
         *_unchanged(changes, encoding),

@@ -1,8 +1,8 @@
 """The KV bucket that describes tables to consumers.
 
-The bucket has one entry per table. A change of columns is also a message, which precedes the first change made under
-the new columns. The entry is written after the message: after a crash in between, the sink finds the old entry, and the
-message by its position.
+The bucket has one entry per table, until the table is renamed or dropped. A change of columns is also a message, which
+precedes the first change made under the new columns. The entry is written after the message: after a crash in between,
+the sink finds the old entry, and the message by its position.
 """
 
 from __future__ import annotations
@@ -82,6 +82,19 @@ class SchemaBucket:
                 f"bucket {self._options.bucket}: {answer['error'].get('description')}", "Is the bucket full?"
             )
         self._columns_by_table[target] = describe_columns(relation)
+
+    def remove(self, target: tuple[str, str]) -> None:
+        """Delete the entry of a table, if it is that table's."""
+        raw = last_message(self.client, f"KV_{self._options.bucket}", self._subject(target))
+        found = None if raw is None else _decode(base64.b64decode(raw.get("data", "")))
+        if found is None or found["schema"] != ".".join(target):
+            return
+        answer = self.client.publish(self._subject(target), b"", headers={"KV-Operation": "DEL"})
+        if "error" in answer:
+            raise SinkError(
+                f"bucket {self._options.bucket}: {answer['error'].get('description')}", "Is the bucket full?"
+            )
+        self._columns_by_table[target] = None
 
     def _columns(self, target: tuple[str, str]) -> ColumnDescriptions | None:
         if target not in self._columns_by_table:

@@ -8,7 +8,7 @@ that message, so the sink takes all of its messages into account. The cursor in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -19,12 +19,14 @@ from tailrace.delivery.coalesce import coalesce
 from tailrace.delivery.contract import BaseSink, Part, State, Step
 from tailrace.delivery.cursors import StoredState
 from tailrace.delivery.sink_settings import SinkContext
-from tailrace.delivery.task import Executor, run_in_process
+from tailrace.delivery.task import Executor, log_reader, run_in_process
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import SinkError, TailraceError
-from tailrace.log import published_table
+from tailrace.log import planner, published_table, source_record
 from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.log.snapshot import SnapshotReader
+from tailrace.sinks.messages import destination_registry
+from tailrace.sinks.messages.destination_registry import DestinationRegistry, PartRegistry, RegisteredTable, Standing
 from tailrace.sinks.nats import connections, jetstream, message_batch, payload
 from tailrace.sinks.nats.client import NatsClient, PublishRejected
 from tailrace.sinks.nats.jetstream import StreamTail
@@ -45,6 +47,12 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 """Decoded bytes per message batch, about ten thousand small rows. Larger batches are no faster."""
 
 
+_COLLISION_HINT: Final = (
+    "Set schema_in_subject = true, give them different names with `route`, such as '{schema}.{schema}_{table}', or"
+    " exclude one of them."
+)
+
+
 class _Exhausted:
     """Marks the end of the batches."""
 
@@ -57,6 +65,8 @@ class PublishReceipt:
     tail: StreamTail
     contended_until: float
     """Until when, in seconds since 1970, the sink expects other publishers in a shared stream."""
+    tables: tuple[RegisteredTable, ...] = ()
+    """The tables of the part, in the order in which their changes came."""
 
 
 class NatsSink(BaseSink):
@@ -73,6 +83,9 @@ class NatsSink(BaseSink):
         self._schema_bucket: SchemaBucket | None = None
         self._responder: SnapshotResponder | None = None
         self._is_described = False
+        self._registry = DestinationRegistry(_COLLISION_HINT)
+        self._dropped: dict[int, Lsn] = {}
+        """By oid, the end of the log when a table was first missing from the publication."""
         self._snapshots: SnapshotReader | None = None
         self._executor: Executor = run_in_process
         self._parallelism: Callable[[], int] = _one
@@ -101,6 +114,8 @@ class NatsSink(BaseSink):
     def open(self) -> State:
         self.close()
         self._stored_state = cursors.load(self._store, self.name) or StoredState()
+        self._registry = destination_registry.load(self._store, self.name, _COLLISION_HINT)
+        self._check_collisions(published_table.load(self._store))
         options = self._options
         config = jetstream.retention(options.max_age_s)
         jetstream.ensure_stream(
@@ -123,26 +138,57 @@ class NatsSink(BaseSink):
             self._client, schema_client = connections.take(self.name, self._options)
             self._schema_bucket = SchemaBucket(schema_client, self._options, ENCODINGS[self._options.encoding])
         try:
-            tail = self._stage(part)
+            receipt = self._stage(part)
         except BaseException:
             self._disconnect()  # which of the messages in flight arrived is unknown
             raise
         if self._is_copy:
             connections.give_back(self.name, self._options, self._connect(), self._schemas().client)
             self._client = self._schema_bucket = None
-        return PublishReceipt(tail, self._contended_until)
+        return receipt
 
-    def _stage(self, part: Part) -> StreamTail:
+    def _stage(self, part: Part) -> PublishReceipt:
         sender = Sender(self.name, self._stored_state.replays)
         message_format = MessageFormat(ENCODINGS[self._options.encoding], self._options)
         ids, schemas = MessageIds(self._stored_state.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
-        batches = (_batch(chunk, message_format, ids, sender, schemas, newest) for chunk in _merge_small(part.chunks))
+        tables = PartRegistry(self._registry, self._published_oids)
+        batches = (
+            _batch(self._register(chunk, tables), message_format, ids, sender, schemas, newest)
+            for chunk in _merge_small(part.chunks)
+        )
         for batch in _prefetch(batches):
             self._publish(batch, sender)
         for target, relation in newest.items():
             schemas.put(relation, target)
-        return self._tail or self._find_tail(sender)
+        return PublishReceipt(self._tail or self._find_tail(sender), self._contended_until, tuple(tables.tables))
+
+    def _register(self, chunk: Chunk, tables: PartRegistry) -> Chunk:
+        """Register the tables of a chunk before any of its messages is published."""
+        for run in chunk:
+            if isinstance(run, TableChanges):
+                tables.register(self._registered(run.relation, run.target))
+        return chunk
+
+    def _registered(
+        self, relation: Relation, target: tuple[str, str], standing: Standing = "current"
+    ) -> RegisteredTable:
+        return RegisteredTable.of(relation, target, self._options.destination(target), standing)
+
+    def _published_oids(self) -> frozenset[int]:
+        return frozenset(relation.oid for relation in published_table.load(self._store))
+
+    def _check_collisions(self, published: Iterable[Relation]) -> None:
+        """Refuse to start, or to continue, with two published tables that share a subject."""
+        shaping = self._shaping()
+        shaped = [(relation, shaping.load(relation)) for relation in published]
+        self._registry.check(
+            self._registered(relation, found[1], "known") for relation, found in shaped if found is not None
+        )
+
+    def _shaping(self) -> Shaping:
+        source = source_record.load(self._store)
+        return Shaping(self._context.common, str(source["database"]) if source else "")
 
     def _find_tail(self, sender: Sender) -> StreamTail:
         self._tail = jetstream.find_tail(self._connect(), self._options.stream, sender, self._stored_state.place)
@@ -226,10 +272,28 @@ class NatsSink(BaseSink):
             if highest is None or highest.commit_lsn < (step.after.cursor or 0):
                 place = receipt.tail.last_sequence
         stored = replace(self._stored_state, state=step.after, place=place)
+        registry = self._registry
+        for table in (table for receipt in receipts for table in receipt.tables):
+            registry = registry.register(table, self._published_oids)
+        if registry is not self._registry:
+            self._remove_descriptions(self._registry.released(registry))
         self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
+        self._save_registry(registry)
         if not self._is_described:
             self._renew_schema_connection()
             self._describe()
+
+    def _save_registry(self, registry: DestinationRegistry) -> None:
+        if registry != self._registry:
+            destination_registry.save(self._store, self.name, registry)
+        self._registry = registry
+
+    def _remove_descriptions(self, tables: Sequence[RegisteredTable]) -> None:
+        """Remove the bucket's entries of tables that were renamed or dropped."""
+        if tables:
+            self._renew_schema_connection()
+        for table in tables:
+            self._schemas().remove(table.target)
 
     def _renew_schema_connection(self) -> None:
         """Replace a connection that the server closed: nobody answered its pings while the tasks published."""
@@ -247,9 +311,13 @@ class NatsSink(BaseSink):
         self._describe()
 
     def _describe(self) -> None:
-        """Describe tables without changes so far: from snapshots up to the cursor, or from the publication."""
+        """Describe tables without changes so far: from snapshots up to the cursor, or from the publication. Remove the
+        descriptions of dropped tables."""
         self._is_described = self._stored_state.state.cursor is not None
-        shaping = Shaping(self._context.common, "")
+        listed = published_table.load(self._store)
+        self._check_collisions(listed)
+        shaping, published = self._shaping(), frozenset(relation.oid for relation in listed)
+        registry = self._registry
         schemas = self._schemas()
         if self._snapshots is None:
             self._snapshots = SnapshotReader(self._store)
@@ -257,11 +325,29 @@ class NatsSink(BaseSink):
             self._snapshots, before=self._stored_state.state.cursor or Lsn(0)
         ):
             shaped = shaping.load(relation)
-            if shaped is not None and schemas.lacks(shaped[1]):
+            if shaped is None or (published and relation.oid not in published):
+                continue
+            registry = registry.register(self._registered(*shaped, "known"), lambda: published)
+            # A table that was renamed since is described by its changes.
+            if registry.tables[relation.oid].target == shaped[1] and schemas.lacks(shaped[1]):
                 schemas.put(*shaped)
+        remaining = registry.without(self._find_dropped(published))
+        self._remove_descriptions(registry.released(remaining))
+        self._save_registry(remaining)
+
+    def _find_dropped(self, published: Collection[int]) -> list[int]:
+        """Return the tables that are not published any more and have no changes left to deliver."""
+        missing = [oid for oid in self._registry.tables if published and oid not in published]
+        cursor = self._stored_state.state.cursor
+        self._dropped = {oid: self._dropped[oid] if oid in self._dropped else self._log_end() for oid in missing}
+        return [oid for oid, end in self._dropped.items() if cursor is not None and cursor >= end]
+
+    def _log_end(self) -> Lsn:
+        return planner.latest_offset(log_reader(self._context.store)).lsn
 
     def rewind(self, state: State) -> None:
         self._stored_state = cursors.rewind(self._store, self.name, state)
+        self._save_registry(self._registry.rewound())
         self._tail = None
 
     def close(self) -> None:

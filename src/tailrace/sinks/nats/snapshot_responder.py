@@ -34,9 +34,9 @@ from tailrace.sinks.nats import jetstream, schema_bucket
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.nats.compression import train_dictionary
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload import token
 from tailrace.sinks.nats.payload_encoding import ENCODINGS
 from tailrace.sinks.nats.snapshot_task import STOPPING, SnapshotCounts, SnapshotTask, check_stored, split
+from tailrace.sinks.nats.subject import token
 from tailrace.state import table_state
 from tailrace.store import Store
 

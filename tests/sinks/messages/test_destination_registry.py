@@ -1,0 +1,104 @@
+"""Two tables never share a destination, and a table that is renamed, dropped or created again is followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.errors import ConfigError, CorruptError, SinkError
+from tailrace.sinks.messages import destination_registry
+from tailrace.sinks.messages.destination_registry import DestinationRegistry, RegisteredTable
+from tailrace.store import Store
+
+EMPTY = DestinationRegistry("use another name")
+
+
+def _table(oid: int, schema: str, name: str, destination: str = "") -> RegisteredTable:
+    return RegisteredTable(oid, (schema, name), (schema, name), destination or name)
+
+
+def _register(*tables: RegisteredTable, published: frozenset[int] = frozenset()) -> DestinationRegistry:
+    registry = EMPTY
+    for table in tables:
+        registry = registry.register(table, lambda: published)
+    return registry
+
+
+def test_a_second_table_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"public\.orders and shop\.orders would both be published to orders"
+    ) as caught:
+        _register(_table(1, "public", "orders"), _table(2, "shop", "orders"))
+    assert caught.value.hint == "use another name"
+
+
+def test_two_published_tables_are_refused() -> None:
+    with pytest.raises(ConfigError):
+        _register(_table(1, "public", "orders"), _table(2, "shop", "orders"), published=frozenset({1, 2}))
+
+
+def test_a_table_that_capture_does_not_list_yet_is_retried() -> None:
+    """The other one may have been dropped a moment ago."""
+    with pytest.raises(SinkError):
+        _register(_table(1, "public", "orders"), _table(2, "shop", "orders"), published=frozenset({1}))
+
+
+def test_a_dropped_table_releases_its_destination() -> None:
+    first, second = _table(1, "public", "orders"), _table(2, "shop", "orders")
+    registry = _register(first, second, published=frozenset({2}))
+    assert registry.tables[2] == second
+    assert not _register(first).released(registry), "the destination is still in use"
+
+
+def test_tables_that_had_changes_at_the_same_time_are_refused_even_if_both_are_gone() -> None:
+    first, second = _table(1, "public", "orders"), _table(2, "shop", "orders")
+    with pytest.raises(ConfigError):
+        _register(first, second, first, published=frozenset({3}))
+
+
+def test_a_rewind_delivers_replaced_tables_again() -> None:
+    first, second = _table(1, "public", "orders"), _table(2, "shop", "orders")
+    registry = _register(first, second, published=frozenset({2})).rewound()
+    assert registry.register(_table(1, "public", "orders"), lambda: {2}).tables.keys() == {1, 2}
+
+
+def test_a_table_that_is_created_again() -> None:
+    registry = _register(_table(1, "public", "orders"), _table(2, "public", "orders"))
+    assert registry.tables[2].standing == "current"
+    assert registry.tables[1].standing == "replaced"
+
+
+def test_a_renamed_table_releases_its_old_destination() -> None:
+    before = _register(_table(1, "public", "orders"))
+    after = before.register(_table(1, "public", "orders_old"), lambda: {1})
+    assert [table.target for table in before.released(after)] == [("public", "orders")]
+    again = after.register(_table(2, "shop", "orders"), lambda: {1, 2})
+    assert {table.destination for table in again.tables.values()} == {"orders", "orders_old"}
+
+
+def test_published_tables_are_checked_before_their_first_change() -> None:
+    published = [_table(1, "public", "orders"), _table(2, "shop", "orders")]
+    with pytest.raises(ConfigError):
+        EMPTY.check(published)
+    EMPTY.check(published[:1])
+    _register(_table(1, "public", "orders_old")).check(published)
+
+
+def test_a_known_table_does_not_stop_earlier_changes_of_another() -> None:
+    """The sink is behind: shop.orders exists now, and public.orders, which is gone, has changes to be delivered."""
+    known = RegisteredTable(2, ("shop", "orders"), ("shop", "orders"), "orders", "known")
+    registry = EMPTY.register(known, lambda: {2}).register(_table(1, "public", "orders"), lambda: {2})
+    registry = registry.register(_table(2, "shop", "orders"), lambda: {2})
+    assert registry.tables[2].standing == "current"
+
+
+def test_the_registry_is_stored(tmp_path: Path) -> None:
+    store = Store.open(tmp_path.as_uri())
+    registry = _register(_table(1, "a", "t", "é"), _table(2, "b", "u"))
+    destination_registry.save(store, "bus", registry)
+    assert destination_registry.load(store, "bus", EMPTY.hint) == registry
+    assert destination_registry.load(store, "other", EMPTY.hint) == EMPTY
+    store.replace("cursors/bus/tables.json", b'[{"oid": 1}]')
+    with pytest.raises(CorruptError):
+        destination_registry.load(store, "bus", EMPTY.hint)
