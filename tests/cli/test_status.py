@@ -71,7 +71,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     screen = run_status(env)
     for words in ("not in use", "WAL held back", "objects", "2.5 MB", "running", "never ran"):
         assert words in screen
-    assert "replica: 3 dead letters, in cursors/replica/dead_letters/ of the store" in screen
+    assert "replica: 3 dead letters: `tailrace deadletter list replica`" in screen
     assert "silent: cannot be [reached]. look there" in screen
     assert "silent: last status 1 h 0 min ago; is it running?" in screen
     assert max(map(len, screen.splitlines())) < 160

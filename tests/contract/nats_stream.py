@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -20,7 +21,7 @@ import msgpack
 import nats
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig, StreamState
-from nats.js.errors import BadRequestError
+from nats.js.errors import BadRequestError, KeyDeletedError
 from tests.contract.destinations import assert_same
 
 from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Relation, Unchanged
@@ -222,7 +223,11 @@ class NatsStream:
             # Not bucket.keys(): it finds none if the server has sent all of them before the client looks.
             info = await stream.stream_info(f"KV_{self.stream}", subjects_filter=f"{prefix}>")
             keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
-            return {unquote(key.replace("=", "%")): self._decode((await bucket.get(key)).value or b"") for key in keys}
+            found = {}
+            for key in keys:
+                with suppress(KeyDeletedError):
+                    found[unquote(key.replace("=", "%"))] = self._decode((await bucket.get(key)).value or b"")
+            return found
 
         return self._with(read)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import nats
 import pytest
+from nats.js.errors import KeyDeletedError
 from tests.fixtures.postgres import Database
 from tests.sinks.nats_bus import Bus
 
@@ -32,9 +34,15 @@ def _entries(server: NatsServer) -> dict[str, str]:
     async def read() -> dict[str, str]:
         client = await nats.connect(server.url)
         try:
-            bucket = await client.jetstream(timeout=30).key_value("schemas")
-            keys = await bucket.keys()
-            return {key: msgpack.unpackb((await bucket.get(key)).value or b"")["schema"] for key in keys}
+            stream = client.jetstream(timeout=30)
+            bucket = await stream.key_value("schemas")
+            # Not bucket.keys(): it finds none if the server has sent all of them before the client looks.
+            info = await stream.stream_info("KV_schemas", subjects_filter="$KV.schemas.>")
+            found = {}
+            for key in (subject.removeprefix("$KV.schemas.") for subject in info.state.subjects or {}):
+                with suppress(KeyDeletedError):
+                    found[key] = msgpack.unpackb((await bucket.get(key)).value or b"")["schema"]
+            return found
         finally:
             await client.close()
 

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "capture": "Stream changes from the source into the log.",
     "deliver": "Deliver changes from the log to the sinks.",
     "sink": "Show what a sink would deliver.",
+    "deadletter": "List, show and replay changes that destinations rejected.",
     "query": "Serve the lake's tables over the PostgreSQL protocol.",
     "snapshot": "Take snapshots of tables while capture runs.",
     "log": "List, print, verify, compact and trim the log.",

@@ -132,8 +132,8 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never_ran: Seque
             hint = f". {sink.last_error_hint}" if sink.last_error_hint else ""
             console.print(Text(f"{sink.name}: {sink.last_error}{hint}", style="red"))
         if sink.dead_letters:
-            where = f"cursors/{sink.name}/dead_letters/ of the store"
-            console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters, in {where}", style="yellow"))
+            command = f"`tailrace deadletter list {sink.name}`"
+            console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))
         if _is_silent(sink):
             console.print(Text(f"{sink.name}: last status {_ago(sink.updated_at)}; is it running?", style="yellow"))
 

@@ -39,6 +39,11 @@ pauses, forever. Any other error stops this sink until an operator acts, and no 
 destination can never accept is a `PoisonError` that names the positions: the sink's settings say whether it stops the
 sink or becomes a dead letter.
 
+**Dead letters.** An operator can have dead letters delivered again, once the destination would accept them. A sink that
+keeps tables loads the table again. Another sink gets a step whose `replays` names the changes, if it declares
+`replays_dead_letters`. Changes that follow them in the log were delivered before, the state stays the same, and `begin`
+is not called. After a crash the step may be repeated.
+
 **Threads.** One step at a time. `stage` runs on copies of the sink in other processes, so connections and the like are
 left out of the pickled state and made on first use.
 """
@@ -50,7 +55,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
-from tailrace.change import Lsn, Relation
+from tailrace.change import Lsn, Position, Relation
 from tailrace.log.decoding import Chunk
 from tailrace.log.planner import Offset
 
@@ -102,6 +107,8 @@ class Step:
     parts: int
     """The number of parts of the log. Parts of loads come before them and are not counted."""
     loads: tuple[Load, ...] = ()
+    replays: tuple[Position, ...] = ()
+    """Dead letters that are delivered again. The step then has nothing else."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,8 @@ class Sink(Protocol):
     keeps_tables: ClassVar[bool]
     """Whether the destination holds the tables' rows rather than events. Rewinding such a sink loads its tables again;
     for event sinks, rewinding republishes the events."""
+    replays_dead_letters: ClassVar[bool]
+    """Whether the sink accepts steps with `replays`. Only for sinks that deliver events."""
     start: ClassVar[str]
     """Where a new sink starts unless the settings say otherwise: `snapshot`, or `earliest` for sinks that deliver
     changes only and never load a table."""
@@ -177,6 +186,7 @@ class BaseSink:
     parallel: ClassVar[Parallel] = Parallel.NONE
     whole_transactions: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = False
+    replays_dead_letters: ClassVar[bool] = False
     start: ClassVar[str] = "earliest"
     interval_ms: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]] = ()

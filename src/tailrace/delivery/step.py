@@ -2,7 +2,7 @@
 
 `Stepper.next_step` plans the next step as a list of tasks. The caller runs the tasks, then calls `Stepper.commit` with
 their results. What comes next follows from the sink's state and the log, in this order: a step that was begun and not
-committed, tables to load from snapshots, changes.
+committed, dead letters to deliver again, tables to load from snapshots, changes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tailrace import settings
-from tailrace.change import Lsn
+from tailrace.change import Lsn, Position, Relation
 from tailrace.delivery import cursors
 from tailrace.delivery.contract import REWIND, Load, RecordsGaps, State, Step
-from tailrace.delivery.dead_letters import DeadLetters
+from tailrace.delivery.dead_letters import DeadLetters, find_change
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import SnapshotRows, StageTask, TaskResult, log_reader
 from tailrace.delivery.transforms import Shaping
@@ -34,6 +34,9 @@ _log = logging.getLogger("tailrace.deliver")
 
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Payload up to this size is one task: it is decoded in less time than a second task would cost."""
+
+_MAX_REPLAYS: Final = 1000
+"""Dead letters in one step: few enough that one that is rejected again does not repeat many others."""
 
 # Retention reads the published cursor once a minute; nobody waits for it.
 _PUBLISH_SECONDS: Final = 5.0
@@ -133,6 +136,8 @@ class Stepper:
         self._learn_source()
         if self._pending is not None:
             return self._plan_repeat(self._pending)
+        if self._dead_letters.requested and (replay := self._plan_replay()) is not None:
+            return replay
         if snapshots := self._next_loads():
             return self._plan_loads(snapshots)
         batch = self._following(limits)
@@ -140,7 +145,7 @@ class Stepper:
 
     def begin(self, planned: PlannedStep) -> None:
         """Announce a step to the sink, before any of its tasks runs."""
-        if not planned.is_load and not planned.is_repeat:
+        if not planned.is_load and not planned.is_repeat and not planned.step.replays:
             self.sink.begin(planned.step)
 
     def commit(self, planned: PlannedStep, results: Sequence[TaskResult]) -> None:
@@ -149,6 +154,8 @@ class Stepper:
         self.sink.commit(step, [result.receipt for result in results])
         self.state, self._offset = step.after, step.end if step.end.lsn == step.after.cursor else None
         self._pending = None
+        if step.replays:
+            self._dead_letters.remove(step.replays)
         self.changes += sum(result.changes for result in results)
         self.steps += 1
         if planned.is_load:
@@ -161,8 +168,10 @@ class Stepper:
         self._publish_cursor()
 
     def add_dead_letters(self, error: PoisonError) -> bool:
-        """Make dead letters of the changes that an error names, if the settings say so. Returns whether they do."""
-        if self.common.on_poison != "dead_letter" or not error.positions:
+        """Make dead letters of the changes that an error names, if the settings say so or they were dead letters
+        before. Returns whether that is so."""
+        were_dead_letters = all(Position.parse(text) in self._dead_letters.positions for text in error.positions)
+        if not error.positions or (self.common.on_poison != "dead_letter" and not were_dead_letters):
             return False
         self._dead_letters.put(error)
         return True
@@ -173,8 +182,10 @@ class Stepper:
         return self._starts_at == "snapshot" and (self._loads is None or bool(self._loads))
 
     def look_for_loads(self) -> None:
-        """Look for tables to load before the next step: there may be new snapshots."""
+        """Look for tables to load before the next step, for there may be new snapshots, and for dead letters to
+        deliver again."""
         self._loads = None
+        self._dead_letters.load()
 
     def rewind(self, where: str) -> None:
         """Deliver again from `snapshot`, an LSN or a time. A sink that keeps tables loads them again."""
@@ -199,19 +210,20 @@ class Stepper:
     def reload(self, patterns: Sequence[str]) -> int:
         """Load some tables again from their newest snapshots, in the next steps. Returns how many."""
         wanted = [TablePattern.parse(pattern) for pattern in patterns]
-        found = [
-            s
-            for s in self._usable_snapshots()
-            if s.relation.oid in self.state.tables
-            and any(pattern.matches(s.relation.schema, s.relation.name) for pattern in wanted)
-        ]
+        return len(
+            self._reload_tables(lambda table: any(pattern.matches(table.schema, table.name) for pattern in wanted))
+        )
+
+    def _reload_tables(self, is_wanted: Callable[[Relation], bool]) -> set[int]:
+        """Load tables again in the next steps. Returns their oids."""
+        found = [s for s in self._usable_snapshots() if s.relation.oid in self.state.tables and is_wanted(s.relation)]
+        removed = {s.relation.oid for s in found}
         if found:
-            removed = {s.relation.oid for s in found}
             tables = {oid: lsn for oid, lsn in self.state.tables.items() if oid not in removed}
             after = replace(self.state, tables=tables)
             self.sink.rewind(after)
             self.state, self._loads = after, None
-        return len(found)
+        return removed
 
     def offset(self) -> Offset:
         """The sink's cursor as an offset of the log."""
@@ -253,6 +265,50 @@ class Stepper:
         _log.info("sink %s: repeating a step up to %s that was begun and not committed", self.common.name, step.end.lsn)
         batch = planner.batch_between(self._reader, step.start, step.end)
         return self._planned(step, self._divided(batch, step.parts), is_repeat=True)
+
+    def _plan_replay(self) -> PlannedStep | None:
+        """Deliver dead letters again; a sink that keeps tables loads their tables again. None: there is no step."""
+        requested = self._dead_letters.requested[:_MAX_REPLAYS]
+        if self.sink.keeps_tables:
+            self._reload_for(requested)
+            return None
+        if not self.sink.replays_dead_letters:
+            _log.warning("sink %s cannot deliver dead letters again", self.common.name)
+            self._dead_letters.refuse_replay(requested)
+            return None
+        if missing := [position for position in requested if find_change(self._reader, position) is None]:
+            _log.warning(
+                "sink %s: the log no longer has the change at %s: its dead letter stays", self.common.name, missing[0]
+            )
+            self._dead_letters.refuse_replay(missing)
+        found = tuple([position for position in requested if position not in missing])
+        if not found:
+            return None
+        _log.info("sink %s: delivering %d dead letters again", self.common.name, len(found))
+        transactions = sorted({position.commit_lsn for position in found})
+        step = Step(self.state, self.state, self.offset(), self.offset(), len(transactions), replays=found)
+        return PlannedStep(step, tuple(self._replay_tasks(step, transactions)))
+
+    def _replay_tasks(self, step: Step, transactions: Sequence[Lsn]) -> Iterator[StageTask]:
+        """One task for each transaction that has dead letters, so that none is read twice."""
+        for number, lsn in enumerate(transactions):
+            start = planner.start_offset(self._reader, lsn)
+            end = planner.advance_to(self._reader, start, Lsn(lsn + 1))
+            batch = planner.batch_between(self._reader, start, end)
+            change_filter = ChangeFilter(lsn, self.state.tables, self._starts_at != "snapshot", end=Lsn(lsn + 1))
+            yield StageTask(self.sink, self._shaping, self._settings, step, number, batch.slices, change_filter)
+
+    def _reload_for(self, positions: Sequence[Position]) -> None:
+        """Load the tables of dead letters again: the changes since the snapshot follow, with these."""
+        tables = {position: self._dead_letters.get(position).relation_id for position in positions}
+        loaded = self._reload_tables(lambda relation: relation.oid in tables.values())
+        self._dead_letters.remove([position for position, oid in tables.items() if oid in loaded])
+        if others := [position for position, oid in tables.items() if oid not in loaded]:
+            _log.warning(
+                "sink %s: no snapshot of the table of %s can be loaded: its dead letter stays",
+                *(self.common.name, others[0]),
+            )
+            self._dead_letters.refuse_replay(others)
 
     def _plan_loads(self, snapshots: Sequence[TableSnapshot]) -> PlannedStep:
         """The rows of tables whose snapshots have the same LSN and, if the cursor is beyond it, the tables' changes

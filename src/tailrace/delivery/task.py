@@ -81,12 +81,15 @@ class StageTask:
             yield from (self.shaping.apply(chunk) for chunk in found)
             return
         read = decoding.chunks(log_reader(self.store), self.slices, self.change_filter, as_text=as_text)
-        yield from decoding.with_last((s, self._without(self.shaping.apply(chunk))) for s, chunk in read)
+        yield from decoding.with_last((s, self._select(self.shaping.apply(chunk))) for s, chunk in read)
 
-    def _without(self, chunk: decoding.Chunk) -> decoding.Chunk:
-        if not self.without:
+    def _select(self, chunk: decoding.Chunk) -> decoding.Chunk:
+        """Leave dead letters out; if some are delivered again, leave everything else out."""
+        replays = frozenset(self.step.replays)
+        if not (replays or self.without):
             return chunk
-        return [part for part in (_filtered(part, self.without) for part in chunk) if len(part)]
+        parts = (_selected(part, replays or self.without, is_in=bool(replays)) for part in chunk)
+        return [part for part in parts if len(part)]
 
 
 @dataclass
@@ -136,6 +139,8 @@ def _cached_reader(url: str, options: tuple[tuple[str, str], ...]) -> LogReader:
     return LogReader(Store.open(url, dict(options)))
 
 
-def _filtered(part: TableChanges | LogicalMessages, without: frozenset[Position]) -> TableChanges | LogicalMessages:
-    retained = np.array([part.at.position(row) not in without for row in range(len(part))], np.bool_)
-    return part if retained.all() else part.take(retained)
+def _selected(
+    part: TableChanges | LogicalMessages, positions: frozenset[Position], *, is_in: bool
+) -> TableChanges | LogicalMessages:
+    selected = np.array([(part.at.position(row) in positions) == is_in for row in range(len(part))], np.bool_)
+    return part if selected.all() else part.take(selected)

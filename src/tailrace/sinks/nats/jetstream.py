@@ -44,6 +44,15 @@ class StreamTail:
     """The stream's own limit on the size of a message; -1: none."""
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether there are gaps before the sink's last message. A replayed dead letter may be the last one."""
+        return any(self.complete_to is None or position > self.complete_to for position in self.beyond_gaps)
+
+    def max_bytes(self, max_payload: int) -> int:
+        """Return how large a message may be, given the server's limit."""
+        return max_payload if self.max_message_bytes < 0 else min(max_payload, self.max_message_bytes)
+
+    @property
     def highest_position(self) -> Position | None:
         positions = [*([self.complete_to] if self.complete_to else []), *self.beyond_gaps]
         return max(positions)[0] if positions else None

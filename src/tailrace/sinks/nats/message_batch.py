@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Position
-from tailrace.errors import PoisonError
+from tailrace.errors import PoisonError, SinkRefused
 from tailrace.log import json_columns
 from tailrace.log.decoding import ChangePositions
 from tailrace.log.segment import payload_buffers
@@ -130,14 +130,26 @@ def check_sizes(batch: MessageBatch, max_bytes: int) -> None:
     expected = _EXPECTED_BYTES + pc.max(pc.binary_length(batch.ids)).as_py()
     sizes = pc.add(pc.binary_length(batch.headers), pc.binary_length(batch.payloads)).to_numpy() + expected
     large = np.flatnonzero(sizes > max_bytes)
-    if len(large):
-        positions = tuple(str(batch.at.position(int(row))) for row in large)
-        raise PoisonError(
-            f"{positions[0]} makes a message of {int(sizes[large[0]]):,} bytes, and the server accepts {max_bytes:,}",
-            "Raise max_payload of the NATS server or max_msg_size of the stream, or exclude the column with `columns`"
-            " in the sink's settings.",
-            positions,
+    if not len(large):
+        return
+    accepted = f"and the server accepts {max_bytes:,}"
+    hint = "Raise max_payload of the NATS server or max_msg_size of the stream, or exclude "
+    schemas = large[~batch.is_change[large]]
+    if len(schemas):
+        raise SinkRefused(
+            f"the columns before {batch.at.position(int(schemas[0]))} make a message of {int(sizes[schemas[0]]):,}"
+            f" bytes, {accepted}",
+            f"{hint}the table.",
         )
+    positions = tuple(str(batch.at.position(int(row))) for row in large)
+    largest = f"{int(sizes[large].max()):,}"
+    raise PoisonError(
+        f"{positions[0]} makes a message of {largest} bytes, {accepted}"
+        if len(large) == 1
+        else f"{len(large):,} changes from {positions[0]} on make messages of up to {largest} bytes, {accepted}",
+        f"{hint}the column with `columns` in the sink's settings.",
+        positions,
+    )
 
 
 def encode_frames(

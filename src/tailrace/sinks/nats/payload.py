@@ -53,7 +53,14 @@ class MessageIds:
     have the same name in different schemas.
     """
 
-    def __init__(self, replays: int) -> None:
+    def __init__(self, replays: int, *, are_dead_letters: bool = False) -> None:
+        """Make ids.
+
+        Args:
+            replays: How often the sink was rewound: ids differ from those of earlier deliveries.
+            are_dead_letters: The changes come without the others of their records, so each id needs the ordinal.
+        """
+        self._are_dead_letters = are_dead_letters
         self._suffix = f"-r{replays}" if replays else ""
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
         self._single: set[str] = set()
@@ -63,9 +70,10 @@ class MessageIds:
             return pa.array([self._for_single(changes, "truncate")])
         lsn, operation = changes.at.lsn, changes.operation.astype(np.int64)
         before = self._last.get(changes.target, (-1, -1))
-        is_repeated = np.empty(len(changes), np.bool_)
-        is_repeated[0] = (int(lsn[0]), int(operation[0])) == before
-        is_repeated[1:] = (lsn[1:] == lsn[:-1]) & (operation[1:] == operation[:-1])
+        is_repeated = np.ones(len(changes), np.bool_)
+        if not self._are_dead_letters:
+            is_repeated[0] = (int(lsn[0]), int(operation[0])) == before
+            is_repeated[1:] = (lsn[1:] == lsn[:-1]) & (operation[1:] == operation[:-1])
         self._last[changes.target] = int(lsn[-1]), int(operation[-1])
         names = pc.utf8_lower(json_columns.operations(changes.operation))
         ids = pc.binary_join_element_wise(_hex(lsn), token(changes.target[1]), names, "-")
@@ -82,7 +90,8 @@ class MessageIds:
 
     def _for_single(self, changes: TableChanges, operation: str) -> str:
         plain = f"{int(changes.at.lsn[0]):x}-{token(changes.target[1])}-{operation}"
-        unique = f"{plain}-{int(changes.at.ordinal[0])}" if plain in self._single else plain
+        is_repeated = plain in self._single or self._are_dead_letters
+        unique = f"{plain}-{int(changes.at.ordinal[0])}" if is_repeated else plain
         self._single.add(plain)
         return f"{unique}{self._suffix}"
 

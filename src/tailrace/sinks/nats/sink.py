@@ -71,6 +71,7 @@ class PublishReceipt:
 
 class NatsSink(BaseSink):
     Options: ClassVar[type] = NatsOptions
+    replays_dead_letters: ClassVar[bool] = True
 
     def __init__(self, name: str, options: NatsOptions, context: SinkContext) -> None:
         self.name = name
@@ -138,7 +139,7 @@ class NatsSink(BaseSink):
             self._client, schema_client = connections.take(self.name, self._options)
             self._schema_bucket = SchemaBucket(schema_client, self._options, ENCODINGS[self._options.encoding])
         try:
-            receipt = self._stage(part)
+            receipt = self._stage_replay(part) if part.step.replays else self._stage(part)
         except BaseException:
             self._disconnect()  # which of the messages in flight arrived is unknown
             raise
@@ -162,6 +163,29 @@ class NatsSink(BaseSink):
         for target, relation in newest.items():
             schemas.put(relation, target)
         return PublishReceipt(self._tail or self._find_tail(sender), self._contended_until, tuple(tables.tables))
+
+    def _stage_replay(self, part: Part) -> PublishReceipt:
+        """Publish dead letters, unless an earlier attempt did.
+
+        They come after their successors, so they do not show how far the sink is: they are marked as messages without
+        an expected predecessor, as those are that were published beside another client.
+        """
+        sender = Sender(self.name, self._stored_state.replays)
+        message_format = MessageFormat(ENCODINGS[self._options.encoding], self._options)
+        ids = MessageIds(self._stored_state.replays, are_dead_letters=True)
+        client = self._connect()
+        for chunk in part.chunks:
+            messages = message_batch.merge(_change_messages(chunk, message_format, ids), sender)
+            tail = self._find_tail(sender)
+            missing = messages.select_missing(None, tail.beyond_gaps) if messages is not None else None
+            if missing is not None and len(missing):
+                message_batch.check_sizes(missing, tail.max_bytes(client.max_payload))
+                data, ends = message_batch.encode_frames(missing, client.ack_subject, None)
+                try:
+                    client.publish_frames(data, ends, [])
+                except PublishRejected as rejection:
+                    raise self._error(rejection, missing) from None
+        return PublishReceipt(self._find_tail(sender), self._contended_until)
 
     def _register(self, chunk: Chunk, tables: PartRegistry) -> Chunk:
         """Register the tables of a chunk before any of its messages is published."""
@@ -208,12 +232,9 @@ class NatsSink(BaseSink):
         missing = batch.select_missing(before.complete_to, before.beyond_gaps)
         if not len(missing):
             return
-        limits = client.max_payload, before.max_message_bytes
-        message_batch.check_sizes(missing, limits[0] if limits[1] < 0 else min(limits))
+        message_batch.check_sizes(missing, before.max_bytes(client.max_payload))
         expected = None if self._contended_until else before.last_sequence
-        data, ends = message_batch.encode_frames(
-            missing, client.ack_subject, expected, has_gaps=bool(before.beyond_gaps)
-        )
+        data, ends = message_batch.encode_frames(missing, client.ack_subject, expected, has_gaps=before.has_gaps)
         duplicates: list[int] = []
         try:
             last = client.publish_frames(data, ends, duplicates if self._options.shared else None)
@@ -420,14 +441,22 @@ def _batch(
     newest: dict[tuple[str, str], Relation],
 ) -> MessageBatch | None:
     """Make messages of a chunk. Updates `newest`, the latest relation of each table."""
-    outgoing: list[OutgoingMessages | None] = []
+    schema_messages: list[OutgoingMessages] = []
     for run in chunk:
-        if isinstance(run, LogicalMessages):
-            outgoing.append(payload.logical_messages(run, message_format, ids) if len(run) else None)
-        elif len(run):
+        if isinstance(run, TableChanges) and len(run):
             if schemas.differs(run.relation, run.target, newest.get(run.target)):
                 content = entry(run.relation, run.target, message_format.encoding)
-                outgoing.append(payload.schema_message(run, content, message_format, ids))
+                schema_messages.append(payload.schema_message(run, content, message_format, ids))
             newest[run.target] = run.relation
-            outgoing.append(payload.change_messages(run, message_format, ids))
-    return message_batch.merge([messages for messages in outgoing if messages is not None], sender)
+    return message_batch.merge([*schema_messages, *_change_messages(chunk, message_format, ids)], sender)
+
+
+def _change_messages(chunk: Chunk, message_format: MessageFormat, ids: MessageIds) -> list[OutgoingMessages]:
+    found = [
+        payload.logical_messages(run, message_format, ids)
+        if isinstance(run, LogicalMessages)
+        else payload.change_messages(run, message_format, ids)
+        for run in chunk
+        if len(run)
+    ]
+    return [messages for messages in found if messages is not None]

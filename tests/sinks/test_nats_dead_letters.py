@@ -1,0 +1,151 @@
+"""Changes whose messages are too large become dead letters, and are published once when they are replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.contract.delivery_driver import Crash, DeliveryDriver, crash_after_staging
+from tests.contract.nats_stream import NatsStream
+from tests.log.stream import SOURCE, Server, write
+from tests.pgoutput import build
+from tests.stepping import DrivenStepper
+
+from tailrace import settings
+from tailrace.change import Lsn, Operation, Position
+from tailrace.cli import main
+from tailrace.delivery.dead_letters import DeadLetters
+from tailrace.embedded.nats import NatsServer
+from tailrace.errors import PoisonError
+from tailrace.log import source_record
+from tailrace.store import Store
+
+_LIMIT = 1500
+
+
+class ServerWithLargeRows(Server):
+    """Some rows make messages above the limit."""
+
+    def _change(self) -> tuple[bytes, list[tuple[Operation, dict[str, Any]]]]:
+        relation = self.relations[100]
+        body = b"x" * self.rng.choice([10, 10, 2 * _LIMIT])
+        row = (b"%d" % self.rng.randint(0, 99), body, *[b"1.5"] * (len(relation.columns) - 2))
+        return build.insert(row, oid=100), [(Operation.INSERT, {"relation": relation, "new": row})]
+
+
+@pytest.fixture
+def stream(nats_server: NatsServer) -> NatsStream:
+    stream = NatsStream(nats_server, "json")
+    stream.make(max_msg_size=_LIMIT)
+    return stream
+
+
+@pytest.fixture
+def delivering(stream: NatsStream, tmp_path: Path) -> DeliveryDriver:
+    store = Store.open((tmp_path / "store").as_uri())
+    write(store, ServerWithLargeRows(1).work(40), most=8)
+    source_record.save(store, SOURCE, Lsn(0))
+    driver = DeliveryDriver(stream, settings.StoreSettings(store.url), on_poison="dead_letter")
+    raw = "\n".join(f'{name} = "{value}"' for name, value in {"name": "tested", **stream.settings()}.items())
+    (tmp_path / "tailrace.toml").write_text(f'[store]\nurl = "{store.url}"\n[[sink]]\non_poison = "dead_letter"\n{raw}')
+    return driver
+
+
+def _run(tmp_path: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["--config", str(tmp_path / "tailrace.toml"), "deadletter", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def _replay(stepper: DrivenStepper) -> None:
+    """Deliver what was requested, as a pipeline does."""
+    stepper.look_for_loads()
+    while (planned := stepper.next_step()) is not None and planned.step.replays:
+        stepper.begin(planned)
+        try:
+            stepper.commit(planned, stepper.run(planned.tasks, stepper.sink.parallel))
+        except PoisonError as error:
+            stepper.add_dead_letters(error)
+
+
+def _positions(stream: NatsStream) -> list[Position]:
+    return [message.position for message in stream.changes()]
+
+
+def test_dead_letters_are_listed_shown_and_replayed(
+    stream: NatsStream, delivering: DeliveryDriver, tmp_path: Path
+) -> None:
+    with delivering.stepper() as one:
+        one.deliver(one.log_end())
+        letters = DeadLetters(delivering.reader, "tested")
+        letters.load()
+        count = one.dead_letters
+        before = _positions(stream)
+        assert count == len(letters.positions) > 1
+        assert before == sorted(before)
+        assert not letters.positions & set(before)
+
+        listed = _run(tmp_path, "list", "tested").splitlines()
+        assert len(listed) == count + 1
+        assert f"bytes, and the server accepts {_LIMIT:,}" in listed[1]
+        first = min(letters.positions)
+        shown = _run(tmp_path, "show", "tested", str(first))
+        assert '"after": {' in shown or '"before": {' in shown
+        assert "reason: " in shown
+
+        # Still too large: it stays a dead letter.
+        _run(tmp_path, "replay", "tested", str(first))
+        _replay(one)
+        assert one.dead_letters == count
+        assert _positions(stream) == before
+        assert "requested" not in _run(tmp_path, "list")
+
+        stream.make(max_msg_size=-1)
+        _run(tmp_path, "replay", "tested", "--all")
+        assert _run(tmp_path, "list").count("requested") == count
+        _replay(one)
+        assert one.dead_letters == 0
+        assert _run(tmp_path, "list") == "there are no dead letters\n"
+        published = _positions(stream)
+        assert published == [*before, *sorted(letters.positions)]
+        ids = [message.headers["Nats-Msg-Id"] for message in stream.changes()]
+        assert len(set(ids)) == len(ids)
+    # A later start knows how far the sink is, although the last messages have older positions.
+    with delivering.stepper() as one:
+        one.deliver(one.log_end())
+        one.sink.maintain()
+    assert _positions(stream) == published
+
+
+def test_a_replay_that_crashes_is_published_once(
+    stream: NatsStream, delivering: DeliveryDriver, tmp_path: Path
+) -> None:
+    with delivering.stepper() as one:
+        one.deliver(one.log_end())
+        before = _positions(stream)
+        stream.make(max_msg_size=-1, duplicate_window=0.1)
+        _run(tmp_path, "replay", "tested", "--all")
+        one.run = crash_after_staging(one.run)
+        with pytest.raises(Crash):
+            _replay(one)
+    assert len(_positions(stream)) > len(before)
+    assert stream.wait_for_duplicate_window()
+    with delivering.stepper() as one:
+        _replay(one)
+        assert one.dead_letters == 0
+    published = _positions(stream)
+    assert len(set(published)) == len(published)
+
+
+def test_positions_without_a_dead_letter_are_refused(delivering: DeliveryDriver, tmp_path: Path) -> None:
+    for arguments, words in (
+        (["show", "tested", "0/1:2"], "sink tested has no dead letter at 0/1:2"),
+        (["replay", "tested", "0/1:2"], "sink tested has no dead letter at 0/1:2"),
+        (["replay", "tested"], "name the positions to replay, or use --all"),
+        (["replay", "other", "--all"], "there is no sink 'other'"),
+    ):
+        result = CliRunner().invoke(main, ["--config", str(tmp_path / "tailrace.toml"), "deadletter", *arguments])
+        assert result.exit_code in (1, 2)
+        assert words in result.output
