@@ -31,11 +31,13 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.log import decoding, planner
 from tailrace.log.reader import LogReader
+from tailrace.sinks.messages.encoder import MessageEncoder
+from tailrace.sinks.messages.payload_encoding import ENCODINGS
+from tailrace.sinks.messages.tailrace_envelope import TailraceEnvelope
 from tailrace.sinks.nats import NatsOptions, compression, jetstream, message_batch
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.nats.message_batch import Sender
-from tailrace.sinks.nats.payload import MessageFormat, MessageIds, change_messages
-from tailrace.sinks.nats.payload_encoding import ENCODINGS
+from tailrace.sinks.nats.message_id import MessageIds
 from tailrace.sinks.nats.schema_bucket import SchemaBucket
 from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
 from tailrace.spark import engine_session
@@ -120,14 +122,13 @@ def _publish(log: ReadyLog, server: NatsServer) -> float:
     client = NatsClient(options, "bench")
     try:
         jetstream.ensure_stream(client, "CDC", ["cdc.>"], jetstream.retention(3600), create=True)
-        message_format, ids = MessageFormat(ENCODINGS["msgpack"], options), MessageIds(0)
+        envelope, ids = TailraceEnvelope(ENCODINGS["msgpack"], has_keys=False), MessageIds(0)
+        encoder = MessageEncoder(envelope, options.template, options.message_subject)
         made: list[tuple[memoryview, message_batch.I64]] = []
         last = 0
         for chunk in decoding.chunks(reader, batch.slices, decoding.ChangeFilter(), as_text=True):
             runs = [run for run in chunk[1] if isinstance(run, decoding.TableChanges)]
-            messages = message_batch.merge(
-                [change_messages(run, message_format, ids) for run in runs], Sender("bench", 0)
-            )
+            messages = message_batch.merge(encoder.encode(runs, ids), Sender("bench", 0))
             if messages is not None:
                 made.append(message_batch.encode_frames(messages, client.ack_subject, last))
                 last += len(messages)

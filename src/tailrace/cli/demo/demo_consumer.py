@@ -13,7 +13,8 @@ from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.shop import KEYS
 from tailrace.errors import TailraceError
-from tailrace.sinks.nats import NatsOptions, jetstream, message_batch
+from tailrace.sinks.messages.message import POSITION
+from tailrace.sinks.nats import NatsOptions, jetstream
 from tailrace.sinks.nats.client import NatsClient, NatsMessage, parse_headers
 
 _STREAM: Final = "CDC"
@@ -106,7 +107,7 @@ class DemoConsumer:
             else:
                 rows[key] = row
         self.last = self.newest[operation] = ConsumedMessage(message.subject.decode(), fields["Nats-Msg-Id"], text)
-        self.positions.append(Position.parse(fields[message_batch.POSITION]))
+        self.positions.append(Position.parse(fields[POSITION]))
 
 
 def _subscribe(wire: NatsClient) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tailrace.change import Position
 from tailrace.errors import SinkError, SinkRefused
+from tailrace.sinks.messages.message import POSITION
 from tailrace.sinks.nats import message_batch
 from tailrace.sinks.nats.client import NatsClient, parse_headers
 from tailrace.sinks.nats.message_batch import MessagePosition, Sender
@@ -107,7 +108,7 @@ def find_tail(client: NatsClient, stream: str, sender: Sender, floor: int) -> St
             headers = _own_headers(answer, sender)
             if headers is None:
                 continue
-            position = Position.parse(headers[message_batch.POSITION]), message_batch.SCHEMA not in headers
+            position = Position.parse(headers[POSITION]), message_batch.SCHEMA not in headers
             if message_batch.SINGLE not in headers:
                 return StreamTail(last, position, frozenset(beyond_gaps), max_message_bytes)
             beyond_gaps.add(position)

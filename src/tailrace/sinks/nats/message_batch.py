@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from tailrace.change import Position
 from tailrace.errors import PoisonError, SinkRefused
-from tailrace.log import json_columns
 from tailrace.log.decoding import ChangePositions
 from tailrace.log.segment import payload_buffers
-from tailrace.sinks.nats.payload import OutgoingMessages
+from tailrace.sinks.messages.message import OutgoingMessages, position_headers
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -24,7 +23,6 @@ MessagePosition = tuple[Position, bool]
 """A message's position, and whether it is a change. A schema message precedes the change at the same position."""
 
 ID: Final = "Nats-Msg-Id"
-POSITION: Final = "Tailrace-Position"
 SINK: Final = "Tailrace-Sink"
 REPLAY: Final = "Tailrace-Replay"
 SCHEMA: Final = "Tailrace-Schema"
@@ -51,16 +49,33 @@ class Sender:
 class MessageBatch:
     """Messages in log order, complete except for the headers that name the expected predecessor."""
 
-    at: ChangePositions
-    subjects: pa.Array
-    ids: pa.Array
+    outgoing: OutgoingMessages
     headers: pa.Array
-    payloads: pa.Array
-    is_change: Mask
-    """False for a schema message, which precedes the change at the same position."""
+    """As NATS encodes them, without the end."""
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.outgoing)
+
+    @property
+    def at(self) -> ChangePositions:
+        return self.outgoing.at
+
+    @property
+    def subjects(self) -> pa.Array:
+        return self.outgoing.destinations
+
+    @property
+    def ids(self) -> pa.Array:
+        return self.outgoing.ids
+
+    @property
+    def payloads(self) -> pa.Array:
+        return self.outgoing.values
+
+    @property
+    def is_change(self) -> Mask:
+        """False for a schema message, which precedes the change at the same position."""
+        return self.outgoing.is_change
 
     def message_position(self, row: int) -> MessagePosition:
         return self.at.position(row), bool(self.is_change[row])
@@ -80,49 +95,25 @@ class MessageBatch:
             is_missing &= np.array(
                 [self.message_position(row) not in beyond_gaps for row in range(len(self))], np.bool_
             )
-        return self if is_missing.all() else self._take(np.flatnonzero(is_missing))
-
-    def _take(self, rows: I64) -> MessageBatch:
-        indices = pa.array(rows)
-        return MessageBatch(
-            self.at.take(rows),
-            self.subjects.take(indices),
-            self.ids.take(indices),
-            self.headers.take(indices),
-            self.payloads.take(indices),
-            self.is_change[rows],
-        )
+        if is_missing.all():
+            return self
+        rows = np.flatnonzero(is_missing)
+        return MessageBatch(self.outgoing.take(rows), self.headers.take(pa.array(rows)))
 
 
 def merge(outgoing: Sequence[OutgoingMessages], sender: Sender) -> MessageBatch | None:
     """Merge the messages of several tables into one batch in log order; None if there are no messages."""
     if not outgoing:
         return None
-    at = ChangePositions.joined([messages.at for messages in outgoing])
-    subjects = pa.concat_arrays([messages.subjects for messages in outgoing])
-    ids = pa.concat_arrays([messages.ids for messages in outgoing])
-    payloads = pa.concat_arrays([messages.payloads for messages in outgoing])
-    headers = pc.binary_join_element_wise(
-        f"NATS/1.0\r\n{ID}: ",
-        ids,
-        f"\r\n{POSITION}: ",
-        json_columns.positions(at),
-        "\r\nTailrace-Xid: ",
-        pc.cast(pa.array(at.xid), pa.string()),
-        "\r\nTailrace-Committed-At: ",
-        json_columns.timestamps(at.committed_at_us),
-        "\r\nTailrace-Last: ",
-        pc.if_else(pa.array(at.is_last), "true", "false"),
-        f"\r\n{sender.headers}",
-        "",
-    )
-    is_change = np.concatenate([np.full(len(messages.at), messages.is_change) for messages in outgoing])
-    if not is_change.all():
+    joined = OutgoingMessages.joined(outgoing)
+    texts: list[pa.Array | str] = [f"NATS/1.0\r\n{ID}: ", joined.ids]
+    for name, values in position_headers(joined.at).items():
+        texts += [f"\r\n{name}: ", values]
+    headers = pc.binary_join_element_wise(*texts, f"\r\n{sender.headers}", "")
+    if not joined.is_change.all():
         schema_headers = pc.binary_join_element_wise(headers, f"{SCHEMA}: true\r\n", "")
-        headers = pc.if_else(pa.array(is_change), headers, schema_headers)
-    batch = MessageBatch(at, subjects, ids, headers, payloads, is_change)
-    order = np.lexsort((is_change, at.ordinal, at.commit_lsn))
-    return batch if (order[1:] > order[:-1]).all() else batch._take(order)
+        headers = pc.if_else(pa.array(joined.is_change), headers, schema_headers)
+    return MessageBatch(joined, headers)
 
 
 def check_sizes(batch: MessageBatch, max_bytes: int) -> None:

@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from tailrace.errors import ConfigError
 from tailrace.settings import Secret
-from tailrace.sinks.nats.subject import token
+from tailrace.sinks.messages.routing import DestinationTemplate
+from tailrace.sinks.nats.subject import MESSAGES, token
 
 _PORT: Final = 4222
 
@@ -80,9 +81,16 @@ class NatsOptions:
         """Return the parts of a table's name that subjects and bucket keys contain."""
         return target if self.schema_in_subject else target[1:]
 
-    def destination(self, target: tuple[str, str]) -> str:
-        """Return the subject of a table's changes, with a wildcard for the operation."""
-        return ".".join([self.subject, *map(token, self.names(target)), "*"])
+    @property
+    def template(self) -> DestinationTemplate:
+        """The template of subjects: prefix, table and operation."""
+        prefix = self.subject.replace("{", "{{").replace("}", "}}")
+        table = "{schema}.{table}" if self.schema_in_subject else "{table}"
+        return DestinationTemplate.parse(f"{prefix}.{table}.{{operation}}", escape=token)
+
+    def message_subject(self, prefix: str) -> str:
+        """Return the subject of logical messages with a prefix."""
+        return f"{self.subject}.{MESSAGES}.{token(prefix) or '%'}"
 
     def to_picklable(self) -> Self:
         """Return the options with secrets that can be pickled, for executors."""

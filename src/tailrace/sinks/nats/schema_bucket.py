@@ -15,13 +15,17 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgpack
+import numpy as np
+import pyarrow as pa
 
 from tailrace.change import Relation
 from tailrace.errors import SinkError, SinkRefused
+from tailrace.log.decoding import TableChanges
+from tailrace.sinks.messages.message import SCHEMA_ORDER, OutgoingMessages
+from tailrace.sinks.messages.payload_encoding import PayloadEncoding
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.nats.jetstream import ensure_stream, last_message, replicas_like
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload_encoding import PayloadEncoding
 from tailrace.types import data_type
 
 _HISTORY: Final = 10
@@ -65,6 +69,15 @@ class SchemaBucket:
 
     def lacks(self, target: tuple[str, str]) -> bool:
         return self._columns(target) is None
+
+    def message(self, changes: TableChanges, subject: str, id: str) -> OutgoingMessages:
+        """Return the message that announces a table's new columns, which apply from these changes on."""
+        at = changes.at.take(np.array([0]))
+        at.is_last[:] = False
+        content = entry(changes.relation, changes.target, self._encoding)
+        return OutgoingMessages(
+            at, pa.array([subject]), pa.array([id]), pa.array([content], pa.binary()), np.array([SCHEMA_ORDER])
+        )
 
     def put(self, relation: Relation, target: tuple[str, str]) -> None:
         if self._columns(target) == describe_columns(relation):

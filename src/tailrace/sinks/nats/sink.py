@@ -27,14 +27,17 @@ from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks.messages import destination_registry
 from tailrace.sinks.messages.destination_registry import DestinationRegistry, PartRegistry, RegisteredTable, Standing
-from tailrace.sinks.nats import connections, jetstream, message_batch, payload
+from tailrace.sinks.messages.encoder import MessageEncoder
+from tailrace.sinks.messages.message import OutgoingMessages
+from tailrace.sinks.messages.payload_encoding import ENCODINGS
+from tailrace.sinks.messages.tailrace_envelope import TailraceEnvelope
+from tailrace.sinks.nats import connections, jetstream, message_batch
 from tailrace.sinks.nats.client import NatsClient, PublishRejected
 from tailrace.sinks.nats.jetstream import StreamTail
 from tailrace.sinks.nats.message_batch import MessageBatch, Sender
+from tailrace.sinks.nats.message_id import MessageIds
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload import MessageFormat, MessageIds, OutgoingMessages
-from tailrace.sinks.nats.payload_encoding import ENCODINGS
-from tailrace.sinks.nats.schema_bucket import SchemaBucket, entry
+from tailrace.sinks.nats.schema_bucket import SchemaBucket
 from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
 from tailrace.store import Store
 
@@ -150,12 +153,12 @@ class NatsSink(BaseSink):
 
     def _stage(self, part: Part) -> PublishReceipt:
         sender = Sender(self.name, self._stored_state.replays)
-        message_format = MessageFormat(ENCODINGS[self._options.encoding], self._options)
+        encoder = self._encoder()
         ids, schemas = MessageIds(self._stored_state.replays), self._schemas()
         newest: dict[tuple[str, str], Relation] = {}
         tables = PartRegistry(self._registry, self._published_oids)
         batches = (
-            _batch(self._register(chunk, tables), message_format, ids, sender, schemas, newest)
+            _batch(self._register(chunk, tables), encoder, ids, sender, schemas, newest)
             for chunk in _merge_small(part.chunks)
         )
         for batch in _prefetch(batches):
@@ -171,11 +174,10 @@ class NatsSink(BaseSink):
         an expected predecessor, as those are that were published beside another client.
         """
         sender = Sender(self.name, self._stored_state.replays)
-        message_format = MessageFormat(ENCODINGS[self._options.encoding], self._options)
-        ids = MessageIds(self._stored_state.replays, are_dead_letters=True)
+        encoder, ids = self._encoder(), MessageIds(self._stored_state.replays, are_dead_letters=True)
         client = self._connect()
         for chunk in part.chunks:
-            messages = message_batch.merge(_change_messages(chunk, message_format, ids), sender)
+            messages = message_batch.merge(encoder.encode(chunk, ids), sender)
             tail = self._find_tail(sender)
             missing = messages.select_missing(None, tail.beyond_gaps) if messages is not None else None
             if missing is not None and len(missing):
@@ -197,7 +199,11 @@ class NatsSink(BaseSink):
     def _registered(
         self, relation: Relation, target: tuple[str, str], standing: Standing = "current"
     ) -> RegisteredTable:
-        return RegisteredTable.of(relation, target, self._options.destination(target), standing)
+        return RegisteredTable.of(relation, target, self._options.template.of_table(target), standing)
+
+    def _encoder(self) -> MessageEncoder:
+        envelope = TailraceEnvelope(ENCODINGS[self._options.encoding], has_keys=False)
+        return MessageEncoder(envelope, self._options.template, self._options.message_subject)
 
     def _published_oids(self) -> frozenset[int]:
         return frozenset(relation.oid for relation in published_table.load(self._store))
@@ -434,7 +440,7 @@ def _merge(chunks: Sequence[Chunk]) -> Chunk:
 
 def _batch(
     chunk: Chunk,
-    message_format: MessageFormat,
+    encoder: MessageEncoder,
     ids: MessageIds,
     sender: Sender,
     schemas: SchemaBucket,
@@ -445,18 +451,7 @@ def _batch(
     for run in chunk:
         if isinstance(run, TableChanges) and len(run):
             if schemas.differs(run.relation, run.target, newest.get(run.target)):
-                content = entry(run.relation, run.target, message_format.encoding)
-                schema_messages.append(payload.schema_message(run, content, message_format, ids))
+                subject = encoder.template.of_operation(run.target, "schema")
+                schema_messages.append(schemas.message(run, subject, ids.of_schema(run)))
             newest[run.target] = run.relation
-    return message_batch.merge([*schema_messages, *_change_messages(chunk, message_format, ids)], sender)
-
-
-def _change_messages(chunk: Chunk, message_format: MessageFormat, ids: MessageIds) -> list[OutgoingMessages]:
-    found = [
-        payload.logical_messages(run, message_format, ids)
-        if isinstance(run, LogicalMessages)
-        else payload.change_messages(run, message_format, ids)
-        for run in chunk
-        if len(run)
-    ]
-    return [messages for messages in found if messages is not None]
+    return message_batch.merge([*schema_messages, *encoder.encode(chunk, ids)], sender)

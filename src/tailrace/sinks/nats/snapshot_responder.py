@@ -30,11 +30,11 @@ from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.log.snapshot_request import SnapshotRequest
 from tailrace.retry import Backoff
+from tailrace.sinks.messages.payload_encoding import ENCODINGS
 from tailrace.sinks.nats import jetstream, schema_bucket
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.nats.compression import train_dictionary
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload_encoding import ENCODINGS
 from tailrace.sinks.nats.snapshot_task import STOPPING, SnapshotCounts, SnapshotTask, check_stored, split
 from tailrace.sinks.nats.subject import token
 from tailrace.state import table_state

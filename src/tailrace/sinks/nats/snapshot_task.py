@@ -22,10 +22,10 @@ from tailrace.errors import SinkError, TailraceError
 from tailrace.log.decoding import TableChanges
 from tailrace.log.planner import MIB
 from tailrace.log.reader import LogReader
+from tailrace.sinks.messages.payload_encoding import ENCODINGS, PayloadEncoding
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.nats.compression import ChunkCompressor
 from tailrace.sinks.nats.options import NatsOptions
-from tailrace.sinks.nats.payload_encoding import ENCODINGS, PayloadEncoding
 from tailrace.state import table_state
 from tailrace.state.fold import has_key
 from tailrace.state.table_state import TableState

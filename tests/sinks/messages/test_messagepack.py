@@ -8,7 +8,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from tailrace.sinks.nats import messagepack
+from tailrace.sinks.messages import messagepack
 
 _DEEP = "[" * 3000 + "]" * 3000
 

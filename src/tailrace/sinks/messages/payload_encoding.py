@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tailrace.change import Column
 from tailrace.log import json_columns
 from tailrace.log.segment import payload_buffers
-from tailrace.sinks.nats import messagepack
+from tailrace.sinks.messages import messagepack
 from tailrace.types import Form, mapping
 
 Mask = npt.NDArray[np.bool_]
