@@ -1,6 +1,6 @@
 """Encodes columns of values, and maps of them, as MessagePack or JSON.
 
-Both encodings agree on the values: integers, floats and booleans are native, json and jsonb nested. Numeric is a string
+All encodings agree on the values: integers, floats and booleans are native, json and jsonb nested. Numeric is a string
 with the exact digits, a timestamp an ISO 8601 string with a Z. Everything else is PostgreSQL's text.
 """
 
@@ -42,6 +42,9 @@ class PayloadEncoding(Protocol):
     def texts(self, values: pa.Array) -> pa.Array:
         """Encode a column of texts."""
 
+    def integers(self, values: pa.Array) -> pa.Array:
+        """Encode a column of 64-bit integers."""
+
     def values(self, texts: pa.Array, column: Column) -> pa.Array:
         """Encode a column of values, given as PostgreSQL's texts."""
 
@@ -73,6 +76,9 @@ class MessagePackEncoding:
 
     def texts(self, values: pa.Array) -> pa.Array:
         return messagepack.texts(values)
+
+    def integers(self, values: pa.Array) -> pa.Array:
+        return messagepack.integers(values)
 
     def values(self, texts: pa.Array, column: Column) -> pa.Array:
         match mapping(column).form:
@@ -120,6 +126,9 @@ class JsonEncoding:
     def texts(self, values: pa.Array) -> pa.Array:
         return json_columns.quote(values).fill_null("null").cast(pa.binary())
 
+    def integers(self, values: pa.Array) -> pa.Array:
+        return values.cast(pa.string()).fill_null("null").cast(pa.binary())
+
     def values(self, texts: pa.Array, column: Column) -> pa.Array:
         if mapping(column).form in (Form.BOOLEAN, Form.INTEGER, Form.FLOAT, Form.JSON):
             return json_columns.json_values(texts, column).cast(pa.binary())
@@ -164,6 +173,8 @@ class JsonEncoding:
 
 
 ENCODINGS: Final[dict[str, PayloadEncoding]] = {"msgpack": MessagePackEncoding(), "json": JsonEncoding()}
+"""The encodings that need nothing else. Avro and JSON Schema depend on a registry's schema for each table and envelope:
+they are constructed per sink, and belong in a module beside this one rather than in this table."""
 
 
 def _concatenate(encoded: pa.Array) -> bytes:

@@ -41,19 +41,23 @@ def current_values(changes: TableChanges, index: int) -> tuple[pa.Array, Mask | 
     if not is_delete.any():
         return texts, present
     texts = pc.if_else(pa.array(is_delete), changes.old.batch.column(index), texts)
-    in_old = has_old(changes, index)
-    if changes.relation.columns[index].is_identity:
-        in_old = in_old | (changes.old.present & changes.old_is_key)
+    in_old = known_old(changes, index)
     known = np.ones(len(changes), np.bool_) if present is None else present
     known = np.where(is_delete, in_old, known)
     return texts, None if known.all() else known
 
 
 def has_old(changes: TableChanges, index: int) -> Mask:
-    """Return the rows that have the old value of a column."""
+    """Return the rows that have the old value of a column because PostgreSQL sent the whole old row."""
     has = changes.old.present & ~changes.old_is_key
     unsent = changes.old.unchanged.get(index)
     return has if unsent is None else has & ~unsent
+
+
+def known_old(changes: TableChanges, index: int) -> Mask:
+    """Return the rows that have the old value of a column, also if PostgreSQL sent only the key."""
+    known = has_old(changes, index)
+    return known | (changes.old.present & changes.old_is_key) if changes.relation.columns[index].is_identity else known
 
 
 def unknown_columns(changes: TableChanges) -> list[tuple[int, Mask]]:

@@ -1,0 +1,108 @@
+"""The envelope `row`: the row alone, as a compacted topic or a cache wants it. A deleted row is a tombstone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import PoisonError
+from tailrace.log import json_columns
+from tailrace.log.decoding import DELETE, LogicalMessages, TableChanges
+from tailrace.sinks.messages.envelope import encoded_keys
+from tailrace.sinks.messages.message import OutgoingMessages
+from tailrace.sinks.messages.payload_encoding import ENCODINGS, EncodedField, PayloadEncoding
+from tailrace.sinks.messages.row_image import changed_keys, key_indexes, new_values, unknown_columns
+
+Mask = npt.NDArray[np.bool_]
+
+OPERATION: Final = "Tailrace-Operation"
+UNCHANGED: Final = "Tailrace-Unchanged"
+"""The columns that PostgreSQL did not send and that the row lacks, as a JSON array."""
+
+
+@dataclass(frozen=True)
+class RowEnvelope:
+    encoding: PayloadEncoding
+
+    def select(self, changes: TableChanges) -> TableChanges:
+        """A TRUNCATE has no row and no key."""
+        return changes.take(np.zeros(len(changes), np.bool_)) if changes.is_truncate else changes
+
+    def change_messages(self, changes: TableChanges, destinations: pa.Array, ids: pa.Array) -> OutgoingMessages:
+        is_delete = changes.operation == DELETE
+        if is_delete.any() and not key_indexes(changes.relation):
+            positions = tuple(str(changes.at.position(int(row))) for row in np.flatnonzero(is_delete))
+            raise PoisonError(
+                f"{changes.relation.qualified_name}, {positions[0]}: the table has no key, so a deleted row cannot be"
+                " a tombstone",
+                "Give the table a primary key, or use another envelope.",
+                positions,
+            )
+        operations = pc.utf8_lower(json_columns.operations(changes.operation))
+        headers = {OPERATION: operations}
+        if unknown := unknown_columns(changes):
+            headers[UNCHANGED] = _column_names(changes, unknown)
+        rows = pc.if_else(pa.array(is_delete), pa.scalar(None, pa.binary()), encoded_rows(changes, self.encoding))
+        current = OutgoingMessages(
+            changes.at,
+            destinations,
+            ids,
+            rows,
+            np.ones(len(changes), np.int64),
+            encoded_keys(changes, self.encoding),
+            headers,
+        )
+        is_moved = changed_keys(changes)
+        if not is_moved.any():
+            return current
+        removed = tombstones(changes, destinations, ids, self.encoding).take(np.flatnonzero(is_moved))
+        return OutgoingMessages.joined([removed, current])
+
+    def logical_messages(
+        self,
+        messages: LogicalMessages,  # noqa: ARG002
+        destinations: pa.Array,  # noqa: ARG002
+        ids: pa.Array,  # noqa: ARG002
+    ) -> OutgoingMessages | None:
+        return None
+
+
+def _column_names(changes: TableChanges, columns: Sequence[tuple[int, Mask]]) -> pa.Array:
+    """Return the names of the columns that each row has, as a JSON array; NULL for a row that has none."""
+    json = ENCODINGS["json"]
+    items = [(json.text(changes.relation.columns[index].name), rows) for index, rows in columns]
+    names = json.arrays(items, len(changes)).cast(pa.string())
+    has_any: Mask = np.any([rows for _, rows in columns], axis=0)
+    return pc.if_else(pa.array(has_any), names, pa.scalar(None, pa.string()))
+
+
+def encoded_rows(changes: TableChanges, encoding: PayloadEncoding) -> pa.Array:
+    """Return the new rows as maps, without columns that PostgreSQL did not send."""
+    fields: list[EncodedField] = []
+    for index, column in enumerate(changes.relation.columns):
+        texts, present = new_values(changes, index)
+        fields.append((column.name, encoding.values(texts, column), present))
+    return encoding.maps(fields, len(changes))
+
+
+def tombstones(
+    changes: TableChanges, destinations: pa.Array, ids: pa.Array, encoding: PayloadEncoding
+) -> OutgoingMessages:
+    """Return a tombstone for each row's old key."""
+    columns = [(changes.relation.columns[i], changes.old.batch.column(i)) for i in key_indexes(changes.relation)]
+    fields: list[EncodedField] = [(column.name, encoding.values(texts, column), None) for column, texts in columns]
+    return OutgoingMessages(
+        changes.at,
+        destinations,
+        pc.binary_join_element_wise(ids, "old", "-"),
+        pa.nulls(len(changes), pa.binary()),
+        np.zeros(len(changes), np.int64),
+        encoding.maps(fields, len(changes)),
+        {OPERATION: pa.array(["delete"] * len(changes), pa.string())},
+    )
