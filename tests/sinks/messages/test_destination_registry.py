@@ -48,7 +48,7 @@ def test_a_dropped_table_releases_its_destination() -> None:
     first, second = _table(1, "public", "orders"), _table(2, "shop", "orders")
     registry = _register(first, second, published=frozenset({2}))
     assert registry.tables[2] == second
-    assert not _register(first).released(registry), "the destination is still in use"
+    assert not registry.unused([first]), "the destination is still in use"
 
 
 def test_tables_that_had_changes_at_the_same_time_are_refused_even_if_both_are_gone() -> None:
@@ -72,7 +72,7 @@ def test_a_table_that_is_created_again() -> None:
 def test_a_renamed_table_releases_its_old_destination() -> None:
     before = _register(_table(1, "public", "orders"))
     after = before.register(_table(1, "public", "orders_old"), lambda: {1})
-    assert [table.target for table in before.released(after)] == [("public", "orders")]
+    assert [table.target for table in after.unused(before.tables.values())] == [("public", "orders")]
     again = after.register(_table(2, "shop", "orders"), lambda: {1, 2})
     assert {table.destination for table in again.tables.values()} == {"orders", "orders_old"}
 

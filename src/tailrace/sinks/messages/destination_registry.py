@@ -84,10 +84,10 @@ class DestinationRegistry:
         removed = set(oids)
         return DestinationRegistry(self.hint, {oid: t for oid, t in self.tables.items() if oid not in removed})
 
-    def released(self, later: DestinationRegistry) -> list[RegisteredTable]:
-        """Return the tables whose destination is not in use any more in a later state of the registry."""
-        used = {table.destination for table in later.tables.values() if table.standing != "replaced"}
-        return [table for table in self.tables.values() if table.destination not in used]
+    def unused(self, earlier: Iterable[RegisteredTable]) -> list[RegisteredTable]:
+        """Return those of some earlier tables whose destination is not in use any more."""
+        used = {table.destination for table in self.tables.values() if table.standing != "replaced"}
+        return list({table.destination: table for table in earlier if table.destination not in used}.values())
 
     def check(self, published: Iterable[RegisteredTable]) -> None:
         """Raise if two tables that are published at the same time have one destination."""

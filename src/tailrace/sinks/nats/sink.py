@@ -300,10 +300,11 @@ class NatsSink(BaseSink):
                 place = receipt.tail.last_sequence
         stored = replace(self._stored_state, state=step.after, place=place)
         registry = self._registry
-        for table in (table for receipt in receipts for table in receipt.tables):
+        tables = [table for receipt in receipts for table in receipt.tables]
+        for table in tables:
             registry = registry.register(table, self._published_oids)
-        if registry is not self._registry:
-            self._remove_descriptions(self._registry.released(registry))
+        if tables:
+            self._remove_descriptions(registry.unused([*self._registry.tables.values(), *tables]))
         self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
         self._save_registry(registry)
         if not self._is_described:
@@ -359,7 +360,7 @@ class NatsSink(BaseSink):
             if registry.tables[relation.oid].target == shaped[1] and schemas.lacks(shaped[1]):
                 schemas.put(*shaped)
         remaining = registry.without(self._find_dropped(published))
-        self._remove_descriptions(registry.released(remaining))
+        self._remove_descriptions(remaining.unused(registry.tables.values()))
         self._save_registry(remaining)
 
     def _find_dropped(self, published: Collection[int]) -> list[int]:
