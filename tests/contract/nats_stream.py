@@ -21,7 +21,7 @@ import msgpack
 import nats
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig, StreamState
-from nats.js.errors import BadRequestError, KeyDeletedError
+from nats.js.errors import BadRequestError, KeyNotFoundError
 from tests.contract.destinations import assert_same
 
 from tailrace.change import Change, Column, Image, Lsn, Operation, Position, Relation, Unchanged
@@ -225,7 +225,7 @@ class NatsStream:
             keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
             found = {}
             for key in keys:
-                with suppress(KeyDeletedError):
+                with suppress(KeyNotFoundError):
                     found[unquote(key.replace("=", "%"))] = self._decode((await bucket.get(key)).value or b"")
             return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import nats
 import pytest
-from nats.js.errors import KeyDeletedError
+from nats.js.errors import KeyNotFoundError
 from tests.fixtures.postgres import Database
 from tests.sinks.nats_bus import Bus
 
@@ -40,7 +40,7 @@ def _entries(server: NatsServer) -> dict[str, str]:
             info = await stream.stream_info("KV_schemas", subjects_filter="$KV.schemas.>")
             found = {}
             for key in (subject.removeprefix("$KV.schemas.") for subject in info.state.subjects or {}):
-                with suppress(KeyDeletedError):
+                with suppress(KeyNotFoundError):
                     found[key] = msgpack.unpackb((await bucket.get(key)).value or b"")["schema"]
             return found
         finally:
