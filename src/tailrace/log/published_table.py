@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tailrace.change import Lsn, Relation
@@ -26,6 +27,28 @@ def load(store: Store) -> Sequence[Relation]:
         return [Relation.from_json(json.dumps(raw)) for raw in json.loads(data or b"[]")]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{KEY} is not a file that capture wrote", "remove it: capture writes it again") from error
+
+
+@dataclass(frozen=True)
+class PublishedOids:
+    """The oids of the published tables, and when capture listed them. Tables may have been created since."""
+
+    oids: frozenset[int] = frozenset()
+    """Empty if capture does not list tables."""
+    listed_at_us: int = 0
+    """In microseconds since 1970."""
+
+    def is_dropped(self, oid: int, seen_at_us: int) -> bool:
+        """Whether a table that existed at a time had been dropped, or unpublished, when capture listed the tables."""
+        return bool(self.oids) and oid not in self.oids and self.listed_at_us > seen_at_us
+
+
+def load_oids(store: Store) -> PublishedOids:
+    info = store.head(KEY)
+    if info is None:
+        return PublishedOids()
+    listed_at_us = int(info.modified_at.timestamp() * 1_000_000)
+    return PublishedOids(frozenset(relation.oid for relation in load(store)), listed_at_us)
 
 
 def known_tables(snapshots: SnapshotReader, before: Lsn | None = None) -> Sequence[tuple[Relation, bool]]:

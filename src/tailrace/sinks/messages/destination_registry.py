@@ -9,12 +9,12 @@ that was dropped releases its destination. Messages of two tables that share one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast, get_args
 
-from tailrace.change import Relation
 from tailrace.errors import ConfigError, CorruptError, SinkError, TailraceError
+from tailrace.log.published_table import PublishedOids
 from tailrace.log.retention import CURSORS
 from tailrace.store import Store
 
@@ -24,8 +24,8 @@ Standing = Literal["known", "current", "replaced"]
 """`current`: its changes go to the destination. `known`: it exists and had no change yet, and the destination may still
 receive earlier changes of another table. `replaced`: another table took the destination over."""
 
-PublishedOids = Callable[[], Collection[int]]
-"""Returns the oids of the tables that capture publishes now; empty if capture does not say."""
+LoadPublished = Callable[[], PublishedOids]
+"""Returns the tables that capture publishes."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,8 @@ class RegisteredTable:
     """Schema and name at the destination, as the sink's settings route the table."""
     destination: str
     standing: Standing = "current"
-
-    @classmethod
-    def of(
-        cls, relation: Relation, target: tuple[str, str], destination: str, standing: Standing = "current"
-    ) -> RegisteredTable:
-        return cls(relation.oid, (relation.schema, relation.name), target, destination, standing)
+    seen_at_us: int = 0
+    """The commit time of a change under this name, in microseconds since 1970; 0 if it had none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class DestinationRegistry:
     """What resolves a collision, in the settings of the sink."""
     tables: Mapping[int, RegisteredTable] = field(default_factory=dict)
 
-    def register(self, table: RegisteredTable, published: PublishedOids) -> DestinationRegistry:
+    def register(self, table: RegisteredTable, published: LoadPublished) -> DestinationRegistry:
         """Return the registry with a table under its current destination; raise if that belongs to another table.
 
         Args:
@@ -61,7 +57,7 @@ class DestinationRegistry:
             published: Tells whether the other table still exists.
         """
         known = self.tables.get(table.oid)
-        if known == table or (known is not None and table.standing == "known"):
+        if known is not None and (table.standing == "known" or replace(table, seen_at_us=known.seen_at_us) == known):
             return self
         tables = {**self.tables, table.oid: table}
         for other in self.tables.values():
@@ -102,14 +98,13 @@ class DestinationRegistry:
         registered = self.tables.get(table.oid)
         return registered is not None and registered.destination != table.destination
 
-    def _refuse_unless_dropped(
-        self, table: RegisteredTable, other: RegisteredTable, published: Collection[int]
-    ) -> None:
-        if not published or (other.oid in published and table.oid in published):
+    def _refuse_unless_dropped(self, table: RegisteredTable, other: RegisteredTable, published: PublishedOids) -> None:
+        if published.is_dropped(other.oid, table.seen_at_us):
+            return
+        if not published.oids or table.oid in published.oids or published.listed_at_us > table.seen_at_us:
             raise self._collision(ConfigError, other, table)
-        if other.oid in published:
-            # Capture lists the published tables a few seconds after a change: the other may be gone by then.
-            raise self._collision(SinkError, other, table)
+        # Capture lists the tables a few seconds after one is created or dropped: the other may be gone by then.
+        raise self._collision(SinkError, other, table)
 
     def _collision(self, kind: type[TailraceError], first: RegisteredTable, second: RegisteredTable) -> TailraceError:
         names = sorted(".".join(table.source) for table in (first, second))
@@ -119,7 +114,7 @@ class DestinationRegistry:
 class PartRegistry:
     """Registers the tables of one part in the order of their changes."""
 
-    def __init__(self, registry: DestinationRegistry, published: PublishedOids) -> None:
+    def __init__(self, registry: DestinationRegistry, published: LoadPublished) -> None:
         self._registry = registry
         self._published = published
         self.tables: list[RegisteredTable] = []
@@ -144,6 +139,7 @@ def load(store: Store, sink: str, hint: str) -> DestinationRegistry:
                 (str(raw["target"][0]), str(raw["target"][1])),
                 str(raw["destination"]),
                 _standing(raw["standing"]),
+                int(raw["seen_at_us"]),
             )
             for raw in json.loads(data or b"[]")
         ]
@@ -162,6 +158,7 @@ def save(store: Store, sink: str, registry: DestinationRegistry) -> None:
             "target": table.target,
             "destination": table.destination,
             "standing": table.standing,
+            "seen_at_us": table.seen_at_us,
         }
         for table in registry.tables.values()
     ]

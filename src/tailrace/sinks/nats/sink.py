@@ -8,7 +8,7 @@ that message, so the sink takes all of its messages into account. The cursor in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -24,6 +24,7 @@ from tailrace.delivery.transforms import Shaping
 from tailrace.errors import SinkError, TailraceError
 from tailrace.log import planner, published_table, source_record
 from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
+from tailrace.log.published_table import PublishedOids
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.sinks.messages import destination_registry
 from tailrace.sinks.messages.destination_registry import DestinationRegistry, PartRegistry, RegisteredTable, Standing
@@ -192,21 +193,21 @@ class NatsSink(BaseSink):
     def _register(self, chunk: Chunk, tables: PartRegistry) -> Chunk:
         """Register the tables of a chunk before any of its messages is published."""
         for run in chunk:
-            if isinstance(run, TableChanges):
-                tables.register(self._registered(run.relation, run.target))
+            if isinstance(run, TableChanges) and len(run):
+                table = self._registered(run.relation, run.target, "current")
+                tables.register(replace(table, seen_at_us=int(run.at.committed_at_us[0])))
         return chunk
 
-    def _registered(
-        self, relation: Relation, target: tuple[str, str], standing: Standing = "current"
-    ) -> RegisteredTable:
-        return RegisteredTable.of(relation, target, self._options.template.of_table(target), standing)
+    def _registered(self, relation: Relation, target: tuple[str, str], standing: Standing) -> RegisteredTable:
+        destination = self._options.template.of_table(target)
+        return RegisteredTable(relation.oid, (relation.schema, relation.name), target, destination, standing)
 
     def _encoder(self) -> MessageEncoder:
         envelope = TailraceEnvelope(ENCODINGS[self._options.encoding], has_keys=False)
         return MessageEncoder(envelope, self._options.template, self._options.message_subject)
 
-    def _published_oids(self) -> frozenset[int]:
-        return frozenset(relation.oid for relation in published_table.load(self._store))
+    def _published_oids(self) -> PublishedOids:
+        return published_table.load_oids(self._store)
 
     def _check_collisions(self, published: Iterable[Relation]) -> None:
         """Refuse to start, or to continue, with two published tables that share a subject."""
@@ -342,9 +343,8 @@ class NatsSink(BaseSink):
         """Describe tables without changes so far: from snapshots up to the cursor, or from the publication. Remove the
         descriptions of dropped tables."""
         self._is_described = self._stored_state.state.cursor is not None
-        listed = published_table.load(self._store)
-        self._check_collisions(listed)
-        shaping, published = self._shaping(), frozenset(relation.oid for relation in listed)
+        self._check_collisions(published_table.load(self._store))
+        shaping, published = self._shaping(), self._published_oids()
         registry = self._registry
         schemas = self._schemas()
         if self._snapshots is None:
@@ -353,7 +353,7 @@ class NatsSink(BaseSink):
             self._snapshots, before=self._stored_state.state.cursor or Lsn(0)
         ):
             shaped = shaping.load(relation)
-            if shaped is None or (published and relation.oid not in published):
+            if shaped is None or (published.oids and relation.oid not in published.oids):
                 continue
             registry = registry.register(self._registered(*shaped, "known"), lambda: published)
             # A table that was renamed since is described by its changes.
@@ -363,11 +363,12 @@ class NatsSink(BaseSink):
         self._remove_descriptions(remaining.unused(registry.tables.values()))
         self._save_registry(remaining)
 
-    def _find_dropped(self, published: Collection[int]) -> list[int]:
+    def _find_dropped(self, published: PublishedOids) -> list[int]:
         """Return the tables that are not published any more and have no changes left to deliver."""
-        missing = [oid for oid in self._registry.tables if published and oid not in published]
+        tables = self._registry.tables.values()
+        dropped = [table.oid for table in tables if published.is_dropped(table.oid, table.seen_at_us)]
         cursor = self._stored_state.state.cursor
-        self._dropped = {oid: self._dropped[oid] if oid in self._dropped else self._log_end() for oid in missing}
+        self._dropped = {oid: self._dropped[oid] if oid in self._dropped else self._log_end() for oid in dropped}
         return [oid for oid, end in self._dropped.items() if cursor is not None and cursor >= end]
 
     def _log_end(self) -> Lsn:
