@@ -135,7 +135,7 @@ def test_two_bridges_side_by_side(tmp_path: Path) -> None:
                 "cdc.users.delete",
             ]
             for subject, id, payload in of_users:
-                assert payload.keys() == {"data", "msg_id", "operation", "relation_id", "subject", "table"}
+                assert payload.keys() == {"data", "msg_id", "operation", "relation_id", "schema", "subject", "table"}
                 assert re.fullmatch(r"[0-9a-f]+-users-(insert|update|delete)", id)
                 assert (payload["subject"], payload["msg_id"], payload["table"]) == (subject, id, "users")
                 assert payload["operation"] == subject.rpartition(".")[2].upper()
