@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 from tests.contract.delivery_driver import Crash, DeliveryDriver, crash_after_staging
 from tests.contract.nats_stream import NatsStream
 from tests.log.stream import SOURCE, Server, write
 from tests.pgoutput import build
 from tests.stepping import DrivenStepper
 
-from tailrace import settings
+from tailrace import settings, sinks
 from tailrace.change import Lsn, Operation, Position
 from tailrace.cli import main
+from tailrace.delivery import pipeline
 from tailrace.delivery.dead_letters import DeadLetters
 from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.process import wait_until
 from tailrace.errors import PoisonError
 from tailrace.log import source_record
+from tailrace.spark.engine import Engine
 from tailrace.store import Store
 
 _LIMIT = 1500
@@ -137,6 +141,35 @@ def test_a_replay_that_crashes_is_published_once(
         assert one.dead_letters == 0
     published = _positions(stream)
     assert len(set(published)) == len(published)
+
+
+def test_a_running_sink_replays_on_request(
+    stream: NatsStream,
+    delivering: DeliveryDriver,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command and the sink have only the store in common."""
+    monkeypatch.setattr(pipeline, "_MAINTAIN_S", 0.2)
+    given = delivering._settings()
+    engine = Engine(given, sinks.from_settings(given, {}), spark=spark)
+    engine.start()
+    try:
+        assert engine.wait(engine.end(), 180), engine.sinks["tested"].status()
+        count = engine.sinks["tested"].status().dead_letters
+        before = _positions(stream)
+        assert count > 1
+        stream.make(max_msg_size=-1)
+        _run(tmp_path, "replay", "tested", "--all")
+        assert wait_until(lambda: engine.sinks["tested"].status().dead_letters == 0, 60), engine.sinks[
+            "tested"
+        ].status()
+    finally:
+        engine.stop()
+    published = _positions(stream)
+    assert published[: len(before)] == before
+    assert len(set(published)) == len(published) == len(before) + count
 
 
 def test_positions_without_a_dead_letter_are_refused(delivering: DeliveryDriver, tmp_path: Path) -> None:
