@@ -11,14 +11,14 @@ from tailrace.spark.session import session
 if TYPE_CHECKING:
     from tailrace.spark.dataframe_sink import sink
     from tailrace.spark.datasource import register
-    from tailrace.spark.table_state import state
+    from tailrace.spark.state_source import state
 
 __all__ = ["register", "session", "sink", "state"]
 
 _HOMES = {
     "register": "tailrace.spark.datasource",
     "sink": "tailrace.spark.dataframe_sink",
-    "state": "tailrace.spark.table_state",
+    "state": "tailrace.spark.state_source",
 }
 
 

@@ -57,7 +57,7 @@ def sink(df: DataFrame, name: str, config: Settings | Path | str | None = None) 
 
     Raises ConfigError if a column that is needed is missing, and for a sink that keeps tables if the key is.
     """
-    given = config if isinstance(config, Settings) else _loaded(config)
+    given = config if isinstance(config, Settings) else _load_settings(config)
     configured = {found.name: found for found in sinks.from_settings(given, os.environ)}
     if name not in configured:
         raise ConfigError(f"there is no sink {name!r}{did_you_mean(name, configured)}")
@@ -65,7 +65,7 @@ def sink(df: DataFrame, name: str, config: Settings | Path | str | None = None) 
     return df.writeStream.foreachBatch(delivery.deliver)
 
 
-def _loaded(path: Path | str | None) -> Settings:
+def _load_settings(path: Path | str | None) -> Settings:
     default = Path("tailrace.toml")
     chosen = Path(path) if path is not None else default if default.exists() else None
     return settings.load(chosen, os.environ, ("store",))

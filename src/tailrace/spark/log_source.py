@@ -13,12 +13,12 @@ from tailrace.log import lineage, planner
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.settings.parser import did_you_mean
-from tailrace.spark import reading, schema, table_state
+from tailrace.spark import reading, schema, state_source
 from tailrace.spark.batch import BatchReader
 from tailrace.spark.options import Options, Table
 from tailrace.spark.schema import Pinned
+from tailrace.spark.state_source import StateReader
 from tailrace.spark.stream import StreamReader
-from tailrace.spark.table_state import StateReader
 
 
 @reading.with_hints
@@ -26,7 +26,7 @@ def schema_of(raw: Mapping[str, str]) -> spark.StructType:
     options = Options.parse(raw)
     log = options.log()
     if options.snapshot:
-        found = table_state.find_state(log, options)
+        found = state_source.find_state(log, options)
         return schema.in_spark(schema.state(found.relation), Pinned(Offset(0, found.lsn), found.relation))
     end = _end(log, options)
     if options.table is None:

@@ -65,7 +65,7 @@ class StreamReader(DataSourceStreamReader):
 
     @reading.with_hints
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = self._checked(start), self._checked(end)
+        first, last = self._parse_offset(start), self._parse_offset(end)
         self._offset = last
         if first == last:
             return []
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader):
     def _to_json(self, offset: Offset) -> dict[str, Any]:
         return {**offset.to_json(), "link": self._link(offset.segment)}
 
-    def _checked(self, raw: Mapping[str, Any]) -> Offset:
+    def _parse_offset(self, raw: Mapping[str, Any]) -> Offset:
         offset = Offset.from_json(raw)
         link = raw.get("link", "")
         if link and link != self._link(offset.segment):

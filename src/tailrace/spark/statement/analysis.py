@@ -26,10 +26,10 @@ from tailrace.log import lineage
 from tailrace.log.reader import LogReader
 from tailrace.settings.pattern import split_name
 from tailrace.spark import schema
+from tailrace.spark.state_source import state
 from tailrace.spark.statement.catalyst import CarriedPlan, Catalyst, ColumnLineage, Plan, RefusedError
 from tailrace.spark.statement.derivation import CHANGES, Derivation, ResultColumn
 from tailrace.spark.statement.image_rows import row_schema
-from tailrace.spark.table_state import state
 from tailrace.state import table_state as log_state
 from tailrace.store import Store
 
@@ -72,11 +72,11 @@ class Statement:
         if common.sql:
             self._where = f"sink {common.name}: the statement {common.sql!r}"
             self._option = "sql"
-            self._plan, (self.schema, self.table) = self._parsed(common.sql)
+            self._plan, (self.schema, self.table) = self._parse(common.sql)
         else:
             self._where = f"sink {common.name}: transform {common.transform}"
             self._option = "transform"
-            self._transform = self._imported(common.transform)
+            self._transform = self._import_function(common.transform)
             self.schema, self.table = self._single_table()
 
     @property
@@ -109,13 +109,13 @@ class Statement:
     def analysis(self, relation: Relation) -> Analysis:
         self._refresh_states()
         if relation.digest not in self._analyses:
-            with self._explained(relation):
-                self._analyses[relation.digest] = self._analysed(relation)
+            with self._explain_errors(relation):
+                self._analyses[relation.digest] = self._analyze(relation)
         return self._analyses[relation.digest]
 
     def apply(self, analysis: Analysis, rows: DataFrame) -> DataFrame:
         """The statement's result over change rows, and the hidden column of each."""
-        return self._catalyst.over(analysis.carried, rows)
+        return self._catalyst.evaluate(analysis.carried, rows)
 
     def failure(self, error: BaseException) -> ConfigError | None:
         """What a job's error says of the statement; None if it is about something else."""
@@ -132,7 +132,7 @@ class Statement:
             frame.unpersist()
         self._states = {}
 
-    def _analysed(self, relation: Relation) -> Analysis:
+    def _analyze(self, relation: Relation) -> Analysis:
         own = schema.CHANGES.names if self.reads_stream else [column.name for column in relation.columns]
         empty = self._spark.createDataFrame([], schema.spark_type(row_schema(relation)))
         leaf = self._catalyst.leaf(empty, own)
@@ -143,10 +143,10 @@ class Statement:
                 if _table(name) == streamed:
                     return self._catalyst.table(leaf, len(own), (alias,) if alias else streamed)
                 if name[0] == _STATE:
-                    return self._catalyst.aliased(self._state(*_table(name[1:])), alias or name[-1])
+                    return self._catalyst.alias(self._state(*_table(name[1:])), alias or name[-1])
                 return None
 
-            plan = self._catalyst.analyzed(self._catalyst.substituted(self._plan, found))
+            plan = self._catalyst.analyze(self._catalyst.substitute(self._plan, found))
         else:
             assert self._transform is not None
             given = self._catalyst.frame(self._catalyst.table(leaf, len(own), (self.schema, self.table)))
@@ -155,7 +155,7 @@ class Statement:
                 raise RefusedError(f"returns {type(result).__name__}, not a DataFrame")
             plan = self._catalyst.analyzed_frame(result)
         identity = frozenset(c.name for c in relation.columns if c.is_identity)
-        carried = self._catalyst.carried(plan, leaf, identity)
+        carried = self._catalyst.carry_hidden(plan, leaf, identity)
         declared = [field.dataType for field in self._catalyst.frame(carried.plan).schema][:-1]
         return Analysis(self._derivation(relation, carried, declared), carried)
 
@@ -201,7 +201,7 @@ class Statement:
                 f"has a condition over {', '.join(about)}: whether a row is there must follow from the row alone"
             )
 
-    def _parsed(self, text: str) -> tuple[Plan, tuple[str, str]]:
+    def _parse(self, text: str) -> tuple[Plan, tuple[str, str]]:
         hint = f"correct [[sink]] sql of {self._common.name}"
         try:
             with _quiet():
@@ -220,7 +220,7 @@ class Statement:
             raise ConfigError(f"{self._where} names {'.'.join(streamed[0])}", "write table or schema.table")
         return plan, _table(streamed[0])
 
-    def _imported(self, path: str) -> Transform:
+    def _import_function(self, path: str) -> Transform:
         module, _, name = path.partition(":")
         try:
             found = getattr(importlib.import_module(module), name)
@@ -263,7 +263,7 @@ class Statement:
         self._states_at = now
 
     @contextmanager
-    def _explained(self, relation: Relation) -> Iterator[None]:
+    def _explain_errors(self, relation: Relation) -> Iterator[None]:
         hint = f"correct [[sink]] {self._option} of {self._common.name}"
         try:
             with _quiet():

@@ -77,7 +77,7 @@ class Catalyst:
         """The names after FROM and JOIN, without those of common table expressions."""
         return [tuple(map(str, self._items(node.multipartIdentifier()))) for node in self._unresolved(plan, set())]
 
-    def substituted(self, plan: Plan, found: Callable[[tuple[str, ...], str | None], Plan | None]) -> Plan:
+    def substitute(self, plan: Plan, found: Callable[[tuple[str, ...], str | None], Plan | None]) -> Plan:
         """The plan with other plans in the place of names. `found` gets the name and the alias."""
         kind = _kind(plan)
         if kind == "UnresolvedRelation":
@@ -87,20 +87,20 @@ class Catalyst:
             return found(name, str(plan.identifier().name())) or plan
         if kind == "UnresolvedWith":
             named = [
-                self._jvm.scala.Tuple3(cte._1(), self.substituted(cte._2(), found), cte._3())
+                self._jvm.scala.Tuple3(cte._1(), self.substitute(cte._2(), found), cte._3())
                 for cte in self._items(plan.cteRelations())
             ]
-            child = self.substituted(plan.child(), found)
+            child = self.substitute(plan.child(), found)
             return self._logical.UnresolvedWith(child, self._seq(named), plan.allowRecursion())
         children = self._items(plan.children())
         if not children:
             return plan
-        return plan.withNewChildren(self._seq([self.substituted(child, found) for child in children]))
+        return plan.withNewChildren(self._seq([self.substitute(child, found) for child in children]))
 
     def leaf(self, rows: DataFrame, own: Sequence[str]) -> Plan:
         """The plan of change rows; all columns but its own are marked as metadata."""
         about = [f.col(_quoted(name)).alias(name, metadata=_METADATA) for name in rows.columns if name not in own]
-        return self._analyzed(rows.select(*map(_quoted, own), *about))
+        return self._analyzed_plan(rows.select(*map(_quoted, own), *about))
 
     def table(self, leaf: Plan, own: int, qualifier: Sequence[str]) -> Plan:
         """The leaf as a table of this name: the first `own` columns are its own, the others are metadata."""
@@ -112,20 +112,20 @@ class Catalyst:
         project.setTagValue(companion.hiddenOutputTag(), self._seq(about))
         return project
 
-    def aliased(self, frame: DataFrame, alias: str) -> Plan:
+    def alias(self, frame: DataFrame, alias: str) -> Plan:
         return frame.alias(alias)._jdf.logicalPlan()
 
-    def analyzed(self, plan: Plan) -> Plan:
+    def analyze(self, plan: Plan) -> Plan:
         """Resolved and checked by Spark; common table expressions in the place of their names."""
-        return self._inlined(self._dataset(plan).queryExecution().analyzed())
+        return self._inline(self._dataset(plan).queryExecution().analyzed())
 
     def analyzed_frame(self, frame: DataFrame) -> Plan:
-        return self._inlined(self._analyzed(frame))
+        return self._inline(self._analyzed_plan(frame))
 
     def frame(self, plan: Plan) -> DataFrame:
         return DataFrame(self._dataset(plan), self._spark)
 
-    def carried(self, plan: Plan, leaf: Plan, identity: frozenset[str]) -> CarriedPlan:
+    def carry_hidden(self, plan: Plan, leaf: Plan, identity: frozenset[str]) -> CarriedPlan:
         """The plan with the hidden columns in each output. Raises `RefusedError` for what is not stateless."""
         # Spark numbers the columns anew where it copies a plan, so names tell which node was the leaf.
         found = self._leaves(plan, self._names(leaf))
@@ -149,24 +149,24 @@ class Catalyst:
         top = self._logical.Project(self._seq([*shown, walk.attributes[HIDDEN]]), with_hidden)
         return CarriedPlan(top, leaf, [(name, walk.origins[_id(a)]) for name, a in outputs], walk.condition)
 
-    def over(self, carried: CarriedPlan, rows: DataFrame) -> DataFrame:
+    def evaluate(self, carried: CarriedPlan, rows: DataFrame) -> DataFrame:
         """The statement over other rows of the same columns."""
-        given = {str(a.name()): a for a in self._items(self._analyzed(rows).output())}
+        given = {str(a.name()): a for a in self._items(self._analyzed_plan(rows).output())}
         option, empty = self._jvm.scala.Option.empty(), self._seq([])
         renumbered = [
             self._expressions.Alias(given[str(a.name())], a.name(), a.exprId(), a.qualifier(), option, empty)
             for a in self._items(carried.leaf.output())
         ]
-        leaf = self._logical.Project(self._seq(renumbered), self._analyzed(rows))
-        return self.frame(self._replaced(carried.plan, carried.leaf, leaf))
+        leaf = self._logical.Project(self._seq(renumbered), self._analyzed_plan(rows))
+        return self.frame(self._replace(carried.plan, carried.leaf, leaf))
 
-    def _replaced(self, plan: Plan, old: Plan, new: Plan) -> Plan:
+    def _replace(self, plan: Plan, old: Plan, new: Plan) -> Plan:
         if plan.equals(old):
             return new
         children = self._items(plan.children())
         if not children:
             return plan
-        return plan.withNewChildren(self._seq([self._replaced(child, old, new) for child in children]))
+        return plan.withNewChildren(self._seq([self._replace(child, old, new) for child in children]))
 
     def _carry(self, plan: Plan, walk: _Walk) -> Plan:
         if plan.equals(walk.leaf):
@@ -175,22 +175,22 @@ class Catalyst:
         match kind:
             case "Project":
                 child = self._carry(plan.child(), walk)
-                shown = [self._projected(e, walk) for e in self._items(plan.projectList())]
+                shown = [self._project(e, walk) for e in self._items(plan.projectList())]
                 have = {_id(e) for e in shown}
                 carried = [a for a in walk.attributes.values() if _id(a) not in have]
                 return self._logical.Project(self._seq([*shown, *carried]), child)
             case "Filter":
                 child = self._carry(plan.child(), walk)
-                walk.condition = _joined([walk.condition, self._origin(plan.condition(), walk)])
+                walk.condition = _join_lineages([walk.condition, self._origin(plan.condition(), walk)])
                 passes = self._expressions.Or(walk.attributes[CONTROL], plan.condition())
                 return self._logical.Filter(passes, child)
             case "SubqueryAlias" | "View" | "ResolvedHint":
                 return plan.withNewChildren(self._seq([self._carry(plan.child(), walk)]))
             case "Join":
-                return self._joined_plan(plan, walk)
+                return self._carry_join(plan, walk)
         raise RefusedError(_OPERATORS.get(kind, f"has an operator that needs more than one row ({kind})"))
 
-    def _joined_plan(self, plan: Plan, walk: _Walk) -> Plan:
+    def _carry_join(self, plan: Plan, walk: _Walk) -> Plan:
         if not self._has_leaf(plan.left(), walk.leaf):
             raise RefusedError("joins the changes to another table: write the changing table first, then LEFT JOIN")
         kind = str(plan.joinType().toString())
@@ -209,7 +209,7 @@ class Catalyst:
                 walk.origins[_id(attribute)] = ColumnLineage(None, used.uses, has_others=True)
         return plan.withNewChildren(self._seq([left, plan.right()]))
 
-    def _projected(self, expression: Expression, walk: _Walk) -> Expression:
+    def _project(self, expression: Expression, walk: _Walk) -> Expression:
         origin = self._origin(expression, walk)
         if _kind(expression) != "Alias":
             return expression
@@ -226,7 +226,7 @@ class Catalyst:
         if _kind(inner) == "AttributeReference":
             return walk.origins[_id(inner)]
         of = [walk.origins[_id(a)] for a in self._items(expression.references().toSeq()) if _id(a) in walk.origins]
-        return _joined(of)
+        return _join_lineages(of)
 
     def _check(self, expression: Expression) -> None:
         for node in self._nodes(expression):
@@ -279,10 +279,10 @@ class Catalyst:
         for child in self._items(plan.children()):
             yield from self._unresolved(child, known)
 
-    def _inlined(self, plan: Plan) -> Plan:
+    def _inline(self, plan: Plan) -> Plan:
         return self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
 
-    def _analyzed(self, frame: DataFrame) -> Plan:
+    def _analyzed_plan(self, frame: DataFrame) -> Plan:
         return frame._jdf.queryExecution().analyzed()
 
     def _dataset(self, plan: Plan) -> Any:
@@ -317,7 +317,7 @@ _OPERATORS: Final[Mapping[str, str]] = {
 _OF_SESSION: Final = frozenset({"InputFileName", "SparkPartitionID", "MonotonicallyIncreasingID", "Uuid"})
 
 
-def _joined(origins: Sequence[ColumnLineage]) -> ColumnLineage:
+def _join_lineages(origins: Sequence[ColumnLineage]) -> ColumnLineage:
     uses: frozenset[str] = frozenset().union(*(origin.uses for origin in origins))
     return ColumnLineage(None, uses, any(origin.has_others for origin in origins))
 

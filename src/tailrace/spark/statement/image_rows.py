@@ -116,7 +116,7 @@ class RowReader:
                 elif run.is_truncate:
                     yield self._control(RowKind.TRUNCATE, pickle.dumps(run.truncate_options), run)
                 else:
-                    yield from image_rows(self._projected(run), self.derivation)
+                    yield from image_rows(self._project(run), self.derivation)
 
     def _stream_rows(self, task: StageTask) -> Iterator[pa.RecordBatch]:
         contexts = Contexts.in_slices(log_reader(task.store), task.slices)
@@ -129,7 +129,7 @@ class RowReader:
             if rows is not None:
                 yield _with_hidden(rows)
 
-    def _projected(self, run: TableChanges) -> TableChanges:
+    def _project(self, run: TableChanges) -> TableChanges:
         target = self.derivation.source
         converter = RowConverter(target, target.oid, (target.schema, target.name), self.chains)
         new, old = converter.project(run, run.new), converter.project(run, run.old, ~run.old_is_key)

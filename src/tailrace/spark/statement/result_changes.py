@@ -113,9 +113,9 @@ class RowStager:
             relation,
             _positions(hidden, starts),
             letters,
-            _taken(images, old),
+            _take(images, old),
             _flags(hidden, "is_key")[starts] & has_old,
-            _taken(images, new),
+            _take(images, new),
             target=self.target,
         )
         self._require_whole(changes, arrives)
@@ -156,12 +156,12 @@ class RowStager:
             if odd:
                 special[column.name] = odd
         names = {c.source: c.name for c in self.derivation.columns if c.source is not None}
-        for row, entries in _listed(hidden.field("special")):
+        for row, entries in _entries_by_row(hidden.field("special")):
             for name, text in entries:
                 if name in names:
                     special.setdefault(names[name], {})[row] = text
         unchanged: dict[int, Mask] = {}
-        for row, unsent in _listed(hidden.field("unchanged")):
+        for row, unsent in _entries_by_row(hidden.field("unchanged")):
             for place, result in enumerate(self.derivation.columns):
                 if result.source in unsent:
                     unchanged.setdefault(place, np.zeros(len(rows), np.bool_))[row] = True
@@ -267,7 +267,7 @@ def _positions(hidden: pa.StructArray, rows: I64) -> ChangePositions:
     return ChangePositions(commit_lsn, ordinal, lsn, xid, committed_at_us, np.zeros(len(rows), np.bool_))
 
 
-def _taken(images: Images, rows: I64) -> Images:
+def _take(images: Images, rows: I64) -> Images:
     """Those rows; none where the number is -1."""
     absent = rows < 0
     if not absent.any():
@@ -302,7 +302,7 @@ def _flags(hidden: pa.StructArray, name: str) -> Mask:
     return np.asarray(pc.fill_null(hidden.field(name), False).to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _listed(array: pa.Array) -> Iterator[tuple[int, Any]]:
+def _entries_by_row(array: pa.Array) -> Iterator[tuple[int, Any]]:
     """Rows that have entries, and these."""
     lengths = pc.fill_null(pc.list_value_length(array), 0) if pa.types.is_list(array.type) else array.is_valid()
     for row in np.flatnonzero(lengths.to_numpy(zero_copy_only=False)):
