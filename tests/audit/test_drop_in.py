@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import httpx
-import psutil
 import psycopg
 import pytest
+from tests import process_tree
 from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 from tests.fixtures.tls import Tls, TlsProxy
@@ -65,9 +65,7 @@ def test_the_drop_in_from_start_to_shutdown(tls: Tls, tmp_path: Path) -> None:
                 assert "tailrace_" in httpx.get(f"http://127.0.0.1:{ports['METRICS_PORT']}/metrics").text
                 refused = httpx.post(f"http://127.0.0.1:{ports['HEALTH_PORT']}/shutdown")
                 assert refused.status_code == 401
-                everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-                running_ones = [each for each in everybody if each.status() != psutil.STATUS_ZOMBIE]
-                assert PLANTED not in str([each.cmdline() for each in running_ones])
+                assert PLANTED not in str(process_tree.arguments(process.pid))
                 history = subprocess.run(
                     tailrace("history", "t", "1"), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
                 )
