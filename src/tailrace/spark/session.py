@@ -244,11 +244,11 @@ def _let_java_hang_up(spark: SparkSession) -> None:
     """At the end Java closes its connection to pyspark's accumulators, which are closed after that: if they notice it
     in between, they print a traceback."""
     server = spark.sparkContext._accumulatorServer
-    told = server.handle_error
+    report = server.handle_error
 
     def handle_error(request: Any, address: Any) -> None:
         if not isinstance(sys.exception(), EOFError):
-            told(request, address)
+            report(request, address)
 
     server.handle_error = handle_error  # type: ignore[assignment, method-assign]
 

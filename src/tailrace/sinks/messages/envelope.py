@@ -30,6 +30,18 @@ class Envelope(Protocol):
         """Return the messages of logical messages; None if the envelope has no form for them."""
 
 
+class ChangeEnvelope:
+    """The base of envelopes that have no form for logical messages."""
+
+    def logical_messages(
+        self,
+        messages: LogicalMessages,  # noqa: ARG002
+        destinations: pa.Array,  # noqa: ARG002
+        ids: pa.Array,  # noqa: ARG002
+    ) -> OutgoingMessages | None:
+        return None
+
+
 def single_messages(
     at: ChangePositions,
     destinations: pa.Array,

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import ConfigError
-from tailrace.log.decoding import INSERT, SNAPSHOT, LogicalMessages, TableChanges
-from tailrace.sinks.messages.envelope import single_messages
+from tailrace.log.decoding import INSERT, SNAPSHOT, TableChanges
+from tailrace.sinks.messages.envelope import ChangeEnvelope, single_messages
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.types import Form, mapping
 
@@ -37,7 +37,7 @@ class OutboxColumns:
 
 
 @dataclass(frozen=True)
-class OutboxEnvelope:
+class OutboxEnvelope(ChangeEnvelope):
     columns: OutboxColumns = field(default_factory=OutboxColumns)
 
     def select(self, changes: TableChanges) -> TableChanges:
@@ -49,14 +49,6 @@ class OutboxEnvelope:
         headers = {ID: self._texts(changes, self.columns.id), EVENT_TYPE: self._texts(changes, self.columns.type)}
         keys = self._texts(changes, self.columns.aggregate_id).cast(pa.binary())
         return single_messages(changes.at, destinations, ids, self._payloads(changes), keys, headers)
-
-    def logical_messages(
-        self,
-        messages: LogicalMessages,  # noqa: ARG002
-        destinations: pa.Array,  # noqa: ARG002
-        ids: pa.Array,  # noqa: ARG002
-    ) -> OutgoingMessages | None:
-        return None
 
     def _texts(self, changes: TableChanges, name: str) -> pa.Array:
         return changes.new.batch.column(self._index(changes, name))

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from tailrace.errors import PoisonError
 from tailrace.log import json_columns
-from tailrace.log.decoding import DELETE, LogicalMessages, TableChanges
-from tailrace.sinks.messages.envelope import encoded_keys
+from tailrace.log.decoding import DELETE, TableChanges
+from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.payload_encoding import ENCODINGS, EncodedField, PayloadEncoding
 from tailrace.sinks.messages.row_image import changed_keys, key_indexes, new_values, unknown_columns
@@ -27,7 +27,7 @@ UNCHANGED: Final = "Tailrace-Unchanged"
 
 
 @dataclass(frozen=True)
-class RowEnvelope:
+class RowEnvelope(ChangeEnvelope):
     encoding: PayloadEncoding
 
     def select(self, changes: TableChanges) -> TableChanges:
@@ -63,14 +63,6 @@ class RowEnvelope:
             return current
         removed = tombstones(changes, destinations, ids, self.encoding).take(np.flatnonzero(is_moved))
         return OutgoingMessages.joined([removed, current])
-
-    def logical_messages(
-        self,
-        messages: LogicalMessages,  # noqa: ARG002
-        destinations: pa.Array,  # noqa: ARG002
-        ids: pa.Array,  # noqa: ARG002
-    ) -> OutgoingMessages | None:
-        return None
 
 
 def _column_names(changes: TableChanges, columns: Sequence[tuple[int, Mask]]) -> pa.Array:

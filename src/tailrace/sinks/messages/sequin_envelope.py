@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.log import json_columns
-from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, LogicalMessages, TableChanges
-from tailrace.sinks.messages.envelope import encoded_keys, single_messages
+from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, TableChanges
+from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys, single_messages
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.payload_encoding import EncodedField, PayloadEncoding
 from tailrace.sinks.messages.row_image import current_values, known_old, new_values
@@ -30,7 +30,7 @@ _NAMESPACE: Final = uuid.UUID("6f1c7d6e-6d0b-5c83-9a5e-0f6a3f0f3c11")
 
 
 @dataclass(frozen=True)
-class SequinEnvelope:
+class SequinEnvelope(ChangeEnvelope):
     encoding: PayloadEncoding
     sink: str
     database: str
@@ -51,14 +51,6 @@ class SequinEnvelope:
         return single_messages(
             changes.at, destinations, ids, encoding.maps(fields, len(changes)), encoded_keys(changes, encoding)
         )
-
-    def logical_messages(
-        self,
-        messages: LogicalMessages,  # noqa: ARG002
-        destinations: pa.Array,  # noqa: ARG002
-        ids: pa.Array,  # noqa: ARG002
-    ) -> OutgoingMessages | None:
-        return None
 
     def _record(self, changes: TableChanges) -> pa.Array:
         """Return the rows; of deleted ones, what PostgreSQL sent."""
