@@ -23,9 +23,11 @@ from tests import process_tree
 from tests.capturing import tailrace
 from tests.fixtures.postgres import running
 
+from tailrace import sinks
 from tailrace.bridge import bridge_environment
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import free_port, wait_until
+from tailrace.sinks.nats import NatsSink
 
 T = TypeVar("T")
 
@@ -257,3 +259,15 @@ def test_settings_from_the_environment() -> None:
     assert settings.store.url == "s3://b/x/s"
     (sink,) = settings.sinks
     assert (sink["url"], sink["encoding"], sink["zstd"]) == ("nats://[::1]", "json", True)
+
+
+def test_equal_names_in_two_schemas_are_resolved_by_a_variable() -> None:
+    """docs/bridge.md says which one, for a bridge has no settings file."""
+    settings = bridge_environment.read({}, "my_slot", "my_pub", is_json=True, is_zstd=False)
+    (plain,) = sinks.from_settings(settings, {})
+    (resolved,) = sinks.from_settings(settings, {"TAILRACE_SINK_MY_SLOT_SCHEMA_IN_SUBJECT": "true"})
+    assert isinstance(plain.sink, NatsSink)
+    assert isinstance(resolved.sink, NatsSink)
+    orders = [("public", "orders"), ("shop", "orders")]
+    assert len({plain.sink._options.template.of_table(target) for target in orders}) == 1
+    assert len({resolved.sink._options.template.of_table(target) for target in orders}) == 2
