@@ -16,6 +16,7 @@
     ├── SparkError         Spark or its Java cannot be started, or failed
     ├── SinkError          a destination is unreachable, or the connection broke     (retry helps)
     ├── SinkRefused        a destination rejected a request: authentication, privileges, no such database
+    ├── SinkPaused         a destination wants no more changes: the sink pauses until an operator resumes it
     ├── SinkDiverged       a destination does not hold what was delivered: somebody else wrote to it
     ├── PoisonError        the destination can never accept this change
     └── RevertError        a change cannot be reverted
@@ -98,6 +99,10 @@ class SinkError(TailraceError):
 
 
 class SinkRefused(TailraceError):
+    pass
+
+
+class SinkPaused(TailraceError):
     pass
 
 

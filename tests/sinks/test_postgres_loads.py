@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.captured_source import CapturedSource
 from tests.sinks.replicas import assert_same, rows_of, sink_to
 from tests.stepping import DrivenStepper
 
-from tailrace import settings
-from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob
 from tailrace.delivery import step
 from tailrace.delivery.contract import Parallel
 from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
@@ -24,35 +21,14 @@ from tailrace.errors import SinkDiverged
 from tailrace.log import planner
 from tailrace.log.reader import LogReader
 from tailrace.sinks.database import staging
-from tailrace.store import Store
 
 
-class Scene:
+class Scene(CapturedSource):
     """A source with its log, and a sink that is driven as in production."""
 
     def __init__(self, source: Database, replica: Database, directory: Path) -> None:
-        self.source = source
+        super().__init__(source, directory)
         self.replica = replica
-        self.given = settings.Settings(
-            source=settings.SourceSettings(url=source.url, tables=("*.*",)),
-            store=settings.StoreSettings(directory.as_uri()),
-            capture=settings.CaptureSettings(seal_after_ms=5),
-            snapshot=settings.SnapshotSettings(chunk_rows=40),
-        )
-        self.store = Store.open(self.given.store.url)
-
-    def capture(self, *statements: str, snapshot: Sequence[str] | None = ()) -> None:
-        """Run statements, take snapshots of these tables (None: all), and capture everything."""
-        with CaptureThread(self.given, self.store) as capture, self.source.connect() as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-            if snapshot is None or snapshot:
-                tables = [t for t in catalog.published_tables(connection, "tailrace") if t.name in (snapshot or ())]
-                job = SnapshotJob(self.given, None if snapshot is None else tables)
-                job.start()
-                assert job.wait(60)
-                assert job.error is None
-            capture.wait_for(current_lsn(connection))
 
     def stepper(self, mode: str = "mirror") -> DrivenStepper:
         common = SinkSettings(type="postgres", name="replica")

@@ -1,7 +1,8 @@
-"""`tailrace check`: reports what is wrong with a source, and the SQL that fixes it."""
+"""`tailrace check`: reports what is wrong with the source and with destinations, and what fixes it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,34 +13,55 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from tailrace.capture.check import Finding, Severity, can_capture, inspect
+from tailrace import sinks
+from tailrace.capture.check import can_capture, inspect
 from tailrace.cli import Invocation
+from tailrace.delivery.contract import ChecksDestination
+from tailrace.errors import TailraceError
+from tailrace.finding import Finding, Severity
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
-@click.command("check", short_help="Check the source and print the SQL that fixes it.")
+@click.command("check", short_help="Check the source and the sinks, and print what fixes them.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Check whether capture can run and what it would miss, and print the SQL that fixes each finding.
+    """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then log in to
+    the destinations of message sinks (kafka, rabbitmq, webhook) and test the rights that delivery needs.
 
-    This changes nothing. Exits with 0 if capture can run, with 1 if it cannot.
+    This changes nothing. Exits with 0 if capture and these sinks can run, with 1 if one of them cannot.
     """
-    findings = inspect(invocation.audit_settings("source").source)
-    (_show if sys.stdout.isatty() else _print)(findings)
-    if not can_capture(findings):
+    settings = invocation.audit_settings("source")
+    reports = [("capture", inspect(settings.source))]
+    reports += [
+        (f"sink {configured.name}", _check_sink(configured.name, configured.sink))
+        for configured in sinks.from_settings(settings, os.environ)
+        if isinstance(configured.sink, ChecksDestination)
+    ]
+    for name, findings in reports:
+        (_show if sys.stdout.isatty() else _print)(name, findings)
+    if not all(can_capture(findings) for _, findings in reports):
         raise SystemExit(1)
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _check_sink(name: str, sink: ChecksDestination) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        findings += sink.check()
+    except TailraceError as error:
+        findings.append(Finding(Severity.ERROR, f"sink {name}:", f"{error}. {error.hint}"))
+    return findings
+
+
+def _print(name: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.subject} {finding.message}")
         for line in finding.fix.splitlines():
             click.echo(f"    {line}")
-    click.echo(_verdict(findings))
+    click.echo(_verdict(name, findings))
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(name: str, findings: Sequence[Finding]) -> None:
     console = Console(highlight=False)
     for finding in findings:
         console.print(
@@ -51,10 +73,10 @@ def _show(findings: Sequence[Finding]) -> None:
             statement = Syntax(finding.fix, "sql", background_color="default", word_wrap=True)
             console.print(Padding(statement, (0, 0, 0, 8)))
     colour = "bold green" if can_capture(findings) else "bold red"
-    console.print(Text(_verdict(findings), colour))
+    console.print(Text(_verdict(name, findings), colour))
 
 
-def _verdict(findings: Sequence[Finding]) -> str:
+def _verdict(name: str, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     parts = [f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}" for severity in Severity]
-    return f"capture {'can' if can_capture(findings) else 'cannot'} run: {', '.join(parts)}"
+    return f"{name} {'can' if can_capture(findings) else 'cannot'} run: {', '.join(parts)}"

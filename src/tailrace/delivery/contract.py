@@ -35,9 +35,10 @@ oid) the destination has, and from which LSN on their changes count; delivery se
 tables alters its own when it meets a new relation.
 
 **Failure.** Raise a `TailraceError`. If its `retry` is true, delivery opens the sink again and retries, with growing
-pauses, forever. Any other error stops this sink until an operator acts, and no other sink. A change that the
-destination can never accept is a `PoisonError` that names the positions: the sink's settings say whether it stops the
-sink or becomes a dead letter.
+pauses, forever. Any other error stops this sink until an operator acts, and no other sink. `SinkPaused`, of a
+destination that wants no more changes, pauses the sink as an operator would. A change that the destination can never
+accept is a `PoisonError` that names the positions: the sink's settings say whether it stops the sink or becomes a dead
+letter.
 
 **Dead letters.** An operator can have dead letters delivered again, once the destination would accept them. A sink that
 keeps tables loads the table again. Another sink gets a step whose `replays` names the changes, if it declares
@@ -56,6 +57,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
 from tailrace.change import Lsn, Position, Relation
+from tailrace.finding import Finding
 from tailrace.log.decoding import Chunk
 from tailrace.log.planner import Offset
 
@@ -142,6 +144,8 @@ class Sink(Protocol):
     start: ClassVar[str]
     """Where a new sink starts unless the settings say otherwise: `snapshot`, or `earliest` for sinks that deliver
     changes only and never load a table."""
+    loads_tables: ClassVar[bool]
+    """Whether the settings may say `snapshot`, if `start` does not. The sink then gets the rows of snapshots."""
     interval_ms: ClassVar[int]
     """The least time between two steps, unless the settings say otherwise. Changes are gathered meanwhile."""
 
@@ -188,6 +192,7 @@ class BaseSink:
     keeps_tables: ClassVar[bool] = False
     replays_dead_letters: ClassVar[bool] = False
     start: ClassVar[str] = "earliest"
+    loads_tables: ClassVar[bool] = False
     interval_ms: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]] = ()
 
@@ -210,6 +215,14 @@ class UsesExecutor(Protocol):
 
     def attach(self, executor: Executor, parallelism: Callable[[], int]) -> None:
         """Called before `open`. `parallelism` returns how many tasks can run at the same time now."""
+
+
+@runtime_checkable
+class ChecksDestination(Protocol):
+    """A sink that `tailrace check` asks about its destination."""
+
+    def check(self) -> Iterator[Finding]:
+        """Log in, test the rights that the sink needs, and report what is wrong. Changes nothing."""
 
 
 @runtime_checkable

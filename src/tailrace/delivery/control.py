@@ -1,4 +1,4 @@
-"""Control requests: what an operator wants of a sink, wherever it runs.
+"""Control requests: what an operator, or the destination itself, wants of a sink, wherever it runs.
 
 A request is an object in the store, `cursors/<sink>/control.json`. The process that delivers to the sink reads it every
 few seconds, so no connection to that process is needed, and a pause survives restarts.
@@ -21,13 +21,15 @@ _CONTROL: Final = "control.json"
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """The operator's latest request to one sink."""
+    """The latest request to one sink."""
 
     is_paused: bool = False
     at: str = ""
     """When the request was made: a repeated request differs from the one before it."""
     reload: tuple[str, ...] = ()
     """Patterns of the tables to load again. The sink removes them once it has done so."""
+    reason: str = ""
+    """Why the sink is paused, if it was its destination that asked for it."""
 
 
 def load(store: Store, sink: str) -> ControlRequest:
@@ -43,14 +45,14 @@ def load(store: Store, sink: str) -> ControlRequest:
         ) from error
 
 
-def pause(store: Store, sink: str) -> ControlRequest:
+def pause(store: Store, sink: str, reason: str = "") -> ControlRequest:
     """Pause a sink until it is resumed. It stops delivering within seconds and stays paused over restarts."""
-    return _save(store, sink, replace(load(store, sink), is_paused=True))
+    return _save(store, sink, replace(load(store, sink), is_paused=True, reason=reason))
 
 
 def resume(store: Store, sink: str) -> ControlRequest:
     """Resume a sink that is paused or has failed. It delivers again within seconds."""
-    return _save(store, sink, replace(load(store, sink), is_paused=False))
+    return _save(store, sink, replace(load(store, sink), is_paused=False, reason=""))
 
 
 def reload(store: Store, sink: str, tables: Sequence[str]) -> ControlRequest:

@@ -29,7 +29,7 @@ from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.delivery.step import PlannedStep, Stepper
 from tailrace.delivery.task import TaskResult
-from tailrace.errors import PoisonError, SinkError, SparkError, TailraceError
+from tailrace.errors import PoisonError, SinkError, SinkPaused, SparkError, TailraceError
 from tailrace.log.planner import Offset
 from tailrace.rate import Rate
 from tailrace.retry import Backoff
@@ -174,7 +174,14 @@ class Pipeline:
         return self._condition == "failed"
 
     @property
+    def is_paused_by_destination(self) -> bool:
+        return self._request.is_paused and bool(self._request.reason)
+
+    @property
     def error(self) -> TailraceError | None:
+        """The last error, or why the sink is paused."""
+        if self._error is None and self.is_paused_by_destination:
+            return SinkPaused(self._request.reason, f"Continue with `tailrace deliver --resume {self.name}`.")
         return self._error
 
     @property
@@ -208,6 +215,7 @@ class Pipeline:
     def status(self) -> SinkStatus:
         now = time.time()
         behind = lag(self._stepper.cursor, self._log_end, self._oldest_us, now)
+        error = self.error
         return SinkStatus(
             name=self.name,
             type=self._type,
@@ -219,8 +227,8 @@ class Pipeline:
             changes=self._stepper.changes,
             changes_per_second=self._rate.of(self._stepper.changes),
             steps=self._stepper.steps,
-            last_error=str(self._error) if self._error else None,
-            last_error_hint=self._error.hint if self._error else None,
+            last_error=str(error) if error else None,
+            last_error_hint=error.hint if error else None,
             failures=self._failures,
             recoveries=self._recoveries,
             last_step_seconds=self._step_s,
@@ -378,7 +386,7 @@ class Pipeline:
             self._stepper.open()
             self._must_open = False
             self._maintain_at = now + _MAINTAIN_S
-        if self._request.reload:
+        if self._request.reload and not self._stepper.is_interrupted:
             self._reload(self._request.reload)
         if now >= self._maintain_at:
             self._maintain_at = now + _MAINTAIN_S
@@ -426,6 +434,8 @@ class Pipeline:
             return act()
         except PoisonError as error:
             self._poisoned(error)
+        except SinkPaused as error:
+            self._pause(error)
         except TailraceError as error:
             self._fail(error)
         except Exception as error:
@@ -440,6 +450,19 @@ class Pipeline:
                 self._fail(error)
         except TailraceError as other:
             self._fail(other)
+
+    def _pause(self, error: SinkPaused) -> None:
+        """Pause, as an operator would: the request in the store outlives this process."""
+        try:
+            request = control.pause(self._store, self.name, str(error))
+        except TailraceError as other:
+            self._fail(other)
+            return
+        self._error = None
+        self._must_open = True
+        self._condition = "starting"
+        self._obey(request)
+        _log.warning("sink %s is paused: %s. %s", self.name, error, error.hint)
 
     def _fail(self, error: TailraceError) -> None:
         self._error = error

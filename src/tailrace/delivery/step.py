@@ -108,6 +108,11 @@ class Stepper:
     def dead_letters(self) -> int:
         return len(self._dead_letters.positions)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a step was begun and not committed: it comes before anything else."""
+        return self._pending is not None
+
     def open(self) -> None:
         """Open the sink and get its state from the destination."""
         self.sink.close()

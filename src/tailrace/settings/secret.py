@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hmac
-from typing import Final, Self
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Options = TypeVar("Options", bound=DataclassInstance)
 
 _MASK: Final = "********"
 
@@ -66,6 +72,16 @@ class PicklableSecret(Secret):
 
     def __reduce__(self) -> tuple[object, ...]:
         return Secret, (self._value,)
+
+
+def with_picklable_secrets(options: Options) -> Options:
+    """Return a dataclass of options whose secrets can be pickled, for sinks that are sent to other processes."""
+    secrets = {}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if isinstance(value, Secret):
+            secrets[each.name] = value.to_picklable()
+    return replace(options, **secrets)
 
 
 def split_password(url: str) -> tuple[str, Secret | None]:

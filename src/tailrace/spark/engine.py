@@ -158,12 +158,13 @@ class Engine:
         return planner.latest_offset(self._reader)
 
     def wait(self, until: Offset, timeout_s: float | None = None) -> bool:
-        """Wait until every sink has delivered everything before an offset. False: one failed, or time ran out."""
+        """Wait until every sink has delivered everything before an offset. False: one failed or was paused by its
+        destination, or time ran out."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._stopping.is_set():
-            waiting = [p for p in self.sinks.values() if not p.has_failed and not p.has_delivered(until)]
-            if not waiting:
-                return not any(p.has_failed for p in self.sinks.values())
+            late = [p for p in self.sinks.values() if p.has_failed or not p.has_delivered(until)]
+            if all(p.has_failed or p.is_paused_by_destination for p in late):
+                return not late
             if deadline is not None and time.monotonic() > deadline:
                 return False
             self._stopping.wait(0.05)

@@ -10,8 +10,9 @@ import psycopg
 from psycopg import sql
 
 from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.check.finding import Finding, Severity, script
+from tailrace.capture.check.fix import script
 from tailrace.capture.check.table import SourceTable, names
+from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:

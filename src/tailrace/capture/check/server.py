@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.capture.check.finding import RELOAD, RESTART, Finding, Severity, script
+from tailrace.capture.check.fix import RELOAD, RESTART, script
 from tailrace.capture.check.slot_state import SlotState
+from tailrace.finding import Finding, Severity
 
 _OLDEST, _NEWEST = 14, 18
 _SETTINGS = (

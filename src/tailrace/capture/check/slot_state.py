@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from tailrace.capture.check.finding import Finding, Severity, script
+from tailrace.capture.check.fix import script
+from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:

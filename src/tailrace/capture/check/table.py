@@ -12,7 +12,8 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.check.finding import Finding, Severity, script
+from tailrace.capture.check.fix import script
+from tailrace.finding import Finding, Severity
 
 if TYPE_CHECKING:
     from tailrace.capture.check.publication import Publication

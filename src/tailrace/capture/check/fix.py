@@ -1,30 +1,11 @@
-"""A problem or note about a source, with the SQL that fixes it."""
+"""The SQL that fixes findings about a source."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
-
-
-class Severity(StrEnum):
-    ERROR = "error"
-    """Capture cannot run, or would harm the source."""
-    WARNING = "warning"
-    """Capture runs, but misses something or may fail later."""
-    NOTE = "note"
-
-
-@dataclass(frozen=True)
-class Finding:
-    severity: Severity
-    subject: str
-    message: str
-    fix: str = ""
-    """SQL to paste into psql, as a role with the necessary privileges."""
 
 
 def script(
