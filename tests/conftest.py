@@ -3,11 +3,33 @@
 import pytest
 
 pytest_plugins = [
-    f"tests.fixtures.{name}" for name in ("nats", "postgres", "rest", "snapshot", "spark", "store", "tls")
+    f"tests.fixtures.{name}"
+    for name in (
+        # Before those that import it.
+        "tls",
+        "kafka",
+        "debezium",
+        "nats",
+        "postgres",
+        "rabbitmq",
+        "rest",
+        "schema_registry",
+        "snapshot",
+        "spark",
+        "store",
+    )
 ]
 
 _LONG = (
-    *("contract/test_sinks", "cli/test_run", "faults/test_kill", "cli/test_demo", "contract/test_lake", "spark/"),
+    *(
+        "contract/test_sinks",
+        "contract/test_debezium",
+        "cli/test_run",
+        "faults/test_kill",
+        "cli/test_demo",
+        "contract/test_lake",
+        "spark/",
+    ),
     *("faults/", "embedded/test_cluster", "sinks/test_postgres", "sinks/test_files", "e2e/", "query/", "cli/"),
 )
 """Test files with the longest measured duration."""

@@ -7,15 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
 import psycopg
 import pytest
+from confluent_kafka import KafkaException, Producer
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
+from tests.fixtures.kafka import QUIET, admin_client, console_consume, create_topic
 from tests.fixtures.postgres import running
+from tests.fixtures.tls import Authority, Tls
 
+from tailrace.embedded.kafka import KafkaServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.s3 import S3Server
@@ -104,3 +109,49 @@ def test_s3_create_does_not_overwrite(s3_server: S3Server) -> None:
     )
     with pytest.raises(obstore.exceptions.BaseError):
         obstore.get(wrong, "key")
+
+
+def test_committed_messages_survive_a_kill(start_kafka: Callable[..., KafkaServer]) -> None:
+    """Also those whose transaction was committed at the last moment."""
+    server = start_kafka()
+    create_topic(server.bootstrap, "events", 2)
+    producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "test", **QUIET})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("events", b"aborted", b"key")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce("events", b"committed", b"key", headers=[("name", b"header")])
+    producer.produce("events", None, b"key")
+    producer.commit_transaction(30)
+    server.kill9()
+    port = server.port
+    server.start()
+    assert server.port == port
+    found = console_consume(server, "events", 2)
+    partition = found[0][0]
+    assert found == [
+        (partition, "name:header", "key", "committed"),
+        (partition, "NO_HEADERS", "key", "null"),
+    ]
+
+
+def test_kafka_demands_passwords_and_tls(start_kafka: Callable[..., KafkaServer], tls: Tls) -> None:
+    server = start_kafka(users={"alice": "secret"}, certificate=tls.file)
+
+    def topics(mechanism: str, password: str, authority: Authority) -> set[str]:
+        client = admin_client(
+            server.bootstrap,
+            **{"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.file)},
+            **{"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": password},
+        )
+        return set(client.list_topics(timeout=3).topics)
+
+    create_topic(server.internal_bootstrap, "events")
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        assert topics(mechanism, "secret", tls.authority) == {"events"}
+    with pytest.raises(KafkaException):
+        topics("SCRAM-SHA-512", "wrong", tls.authority)
+    with pytest.raises(KafkaException):
+        topics("PLAIN", "secret", tls.stranger)

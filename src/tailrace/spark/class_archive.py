@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from tailrace import maven
 from tailrace.errors import TailraceError
-from tailrace.spark import jar, java
+from tailrace.spark import java
 
 _log = logging.getLogger("tailrace.spark")
 
@@ -119,7 +120,7 @@ def find() -> ClassArchive | None:
         return None
     try:
         jars = Path(str(metadata.distribution("pyspark").locate_file("pyspark/jars")))
-        return ClassArchive(jar.cache_directory(), java.find(), metadata.version("pyspark"), jars)
+        return ClassArchive(maven.cache_directory(), java.find(), metadata.version("pyspark"), jars)
     except (OSError, RuntimeError, metadata.PackageNotFoundError) as error:  # RuntimeError: there is no home directory
         _log.debug("no class archive: %s", error)
         return None

