@@ -13,8 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 
 LAYERS: list[set[str]] = [
     {"errors"},
-    {"rate", "retry", "text"},
-    {"change", "column_name", "types", "settings"},
+    {"maven", "rate", "retry", "text"},
+    {"change", "column_name", "finding", "types", "settings"},
     {"store", "pgoutput", "postgres"},
     {"log"},
     {"state"},

@@ -41,8 +41,8 @@ def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
     shown = [line.removeprefix("# ") for line in example.splitlines() if " = " in line or line.startswith("# [")]
-    (sink,) = from_settings(load(write_config(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
-    assert sink.common.mask == {"*.*.email": "hash"}, "the example of a sink is one"
+    sink, *_ = from_settings(load(write_config(tmp_path, stated + "\n" + "\n".join(shown)), {}), {})
+    assert sink.common.mask == {"*.*.email": "hash"}, "the first example of a sink has all common settings"
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def _cents(rng: Random) -> str:
     return f"{rng.randint(-99_999_999, 99_999_999) / 100:.2f}"
 
 
-def _one_of(*values: str) -> Make:
+def one_of(*values: str) -> Make:
     return lambda rng: rng.choice(values)
 
 
@@ -89,7 +89,7 @@ TYPES: dict[str, Make] = {
     "numeric(38,0)": lambda rng: rng.choice(["9" * 38, "-" + "9" * 38, "NaN", "0"]),
     "numeric(60,5)": lambda rng: rng.choice(["9" * 55 + ".99999", "-1.5", "NaN"]),
     "money": lambda rng: rng.choice(["-92233720368547758.08", "92233720368547758.07", "0", _cents(rng)]),
-    "bool": _one_of("t", "f"),
+    "bool": one_of("t", "f"),
     "text": text,
     "varchar(20)": lambda rng: text(rng, 20),
     "char(5)": lambda rng: text(rng, 5),
@@ -113,24 +113,24 @@ TYPES: dict[str, Make] = {
     "jsonb": lambda rng: json.dumps(_json(rng)).replace("\\u0000", ""),
     "bit(7)": lambda rng: f"{rng.getrandbits(7):07b}",
     "varbit": lambda rng: rng.choice(["", "0", "0001", "111000"]),
-    "inet": _one_of("10.0.0.1/8", "::1", "192.168.1.1", "fe80::1/64"),
-    "cidr": _one_of("10.0.0.0/8", "::/0"),
-    "macaddr8": _one_of("08:00:2b:01:02:03:04:05"),
-    "point": _one_of("(1,2)", "(Infinity,-0)", "(NaN,1e-300)"),
-    "box": _one_of("(2,2),(1,1)"),
-    "int4[]": _one_of("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:2]={1,2,3}", "[-1:0][2:3]={{1,2},{3,4}}"),
-    "text[]": _one_of("{}", '{NULL,"NULL","","a,b","q\\"q","b\\\\b"}', '{{a},{" "}}'),
-    "int4range": _one_of("empty", "[1,5)", "(,)", "[3,)"),
-    "tstzrange": _one_of("empty", '["2020-01-01 00:00:00+00","infinity")', "(,)"),
-    "int4multirange": _one_of("{}", "{[1,3),[5,9)}"),
-    "tsvector": _one_of("", "'a':1A 'it''s':2"),
-    "pg_lsn": _one_of("0/0", "16/B374D848"),
-    "xid8": _one_of("0", "18446744073709551615"),
-    "mood": _one_of("sad", "ok", 'it\'s "fine", really'),
+    "inet": one_of("10.0.0.1/8", "::1", "192.168.1.1", "fe80::1/64"),
+    "cidr": one_of("10.0.0.0/8", "::/0"),
+    "macaddr8": one_of("08:00:2b:01:02:03:04:05"),
+    "point": one_of("(1,2)", "(Infinity,-0)", "(NaN,1e-300)"),
+    "box": one_of("(2,2),(1,1)"),
+    "int4[]": one_of("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:2]={1,2,3}", "[-1:0][2:3]={{1,2},{3,4}}"),
+    "text[]": one_of("{}", '{NULL,"NULL","","a,b","q\\"q","b\\\\b"}', '{{a},{" "}}'),
+    "int4range": one_of("empty", "[1,5)", "(,)", "[3,)"),
+    "tstzrange": one_of("empty", '["2020-01-01 00:00:00+00","infinity")', "(,)"),
+    "int4multirange": one_of("{}", "{[1,3),[5,9)}"),
+    "tsvector": one_of("", "'a':1A 'it''s':2"),
+    "pg_lsn": one_of("0/0", "16/B374D848"),
+    "xid8": one_of("0", "18446744073709551615"),
+    "mood": one_of("sad", "ok", 'it\'s "fine", really'),
     "short": lambda rng: text(rng, 40),
     "net_price": lambda rng: rng.choice(["NaN", "99999999.99", _cents(rng)]),
-    "spot": _one_of("(1,a)", "(,)", '(2,"q""x, y")'),
-    "spot[]": _one_of("{}", '{"(1,\\"a b\\")",NULL}'),
+    "spot": one_of("(1,a)", "(,)", '(2,"q""x, y")'),
+    "spot[]": one_of("{}", '{"(1,\\"a b\\")",NULL}'),
 }
 """Type in SQL → a function for a random value. `DECLARATIONS` creates the types that PostgreSQL lacks."""
 

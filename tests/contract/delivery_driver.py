@@ -29,7 +29,10 @@ from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
 from tailrace.sinks.iceberg.lake_table import LakeTable
+from tailrace.sinks.kafka.transport import KafkaTransport
 from tailrace.sinks.nats.client import NatsClient
+from tailrace.sinks.rabbitmq.broker_connection import BrokerConnection
+from tailrace.sinks.webhook.http_client import HttpClient
 from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 
@@ -189,6 +192,10 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(LakeTable, "_commit_transaction", before(LakeTable._commit_transaction)),
         patch.object(JavaCatalog, "rename", before(JavaCatalog.rename)),
         patch.object(NatsClient, "_write", before(NatsClient._write)),
+        patch.object(BrokerConnection, "write", before(BrokerConnection.write)),
+        patch.object(KafkaTransport, "_publish", before(KafkaTransport._publish)),
+        patch.object(KafkaTransport, "_commit", before(KafkaTransport._commit)),
+        patch.object(HttpClient, "exchange", before(HttpClient.exchange)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),
         patch.object(psycopg.Transaction, "__exit__", left_transaction),

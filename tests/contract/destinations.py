@@ -26,6 +26,7 @@ from tailrace import types
 from tailrace.change import Change, Lsn, Operation, Position, Relation, Unchanged
 from tailrace.delivery.contract import State
 from tailrace.log import change_text
+from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.store import Store
 
 
@@ -173,14 +174,24 @@ class EventDestination(Protocol):
 
 
 def assert_delivered(
-    destination: EventDestination, scenario: Scenario, state: State, began: Lsn, *, again: bool = False
+    destination: EventDestination,
+    scenario: Scenario,
+    state: State,
+    began: Lsn,
+    *,
+    again: bool = False,
+    has_markers: bool = True,
 ) -> None:
     """Assert that all changes of the log and each table's snapshot were delivered once. `again`: at least once."""
     found: dict[Position, Record] = {}
     for record in destination.records():
         assert again or record.position not in found, f"{record.position} is delivered twice"
         found[record.position] = record
-    expected = {change.position: change for change in expected_changes(scenario, state, began)}
+    expected = {
+        change.position: change
+        for change in expected_changes(scenario, state, began)
+        if has_markers or change.prefix != MARKER_PREFIX
+    }
     assert_same(found, expected)
     contents = scenario.known.setdefault(type(destination), {})
     for position, change in expected.items():
@@ -305,13 +316,13 @@ class JsonLines:
         return json.dumps({c.name: _parse(types.mapping(c).json_text(v)) for c, v in pairs})
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        events: list[_Event] = []
+        events: list[Event] = []
         for key, data in _files(self.directory).items():
             for line in data.decode().split("\n")[:-1]:
                 raw = json.loads(line)
                 at = Position.parse(raw["position"])
-                events.append(_Event(key.split("/")[0], at, raw["operation"], raw["before"], raw["after"]))
-        _assert_results_in(events, schema, tables)
+                events.append(Event(key.split("/")[0], at, raw["operation"], raw["before"], raw["after"]))
+        assert_results_in(events, schema, tables)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         for data in _files(self.directory).values():
@@ -364,7 +375,7 @@ class Parquet:
         return oracle.to_typed(relation, row)
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
-        events: list[_Event] = []
+        events: list[Event] = []
         for key, data in _files(self.directory).items():
             table = pq.ParquetFile(pa.BufferReader(data)).read()
             for raw in table.to_pylist() if not key.startswith("_") else ():
@@ -372,8 +383,8 @@ class Parquet:
                 after = {name: raw[name] for name in raw if not name.startswith("_") and name not in unsent}
                 operation, before = raw["_operation"], raw["_before"]
                 new = None if operation == "DELETE" else after
-                events.append(_Event(key.split("/")[0], Position.parse(raw["_position"]), operation, before, new))
-        _assert_results_in(events, schema, tables)
+                events.append(Event(key.split("/")[0], Position.parse(raw["_position"]), operation, before, new))
+        assert_results_in(events, schema, tables)
 
     def _batches(self) -> Iterator[tuple[Relation | None, pa.RecordBatch]]:
         for data in _files(self.directory).values():
@@ -384,7 +395,7 @@ class Parquet:
 
 
 @dataclass(frozen=True)
-class _Event:
+class Event:
     """An event of a table whose key is `id`."""
 
     directory: str
@@ -394,7 +405,7 @@ class _Event:
     after: Mapping[str, Any] | None
 
 
-def _assert_results_in(events: Iterable[_Event], schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+def assert_results_in(events: Iterable[Event], schema: str, tables: Mapping[str, oracle.Rows]) -> None:
     """Assert that applying the events by key results in these rows. Columns are texts and numbers."""
     rows: dict[str, dict[Any, dict[str, Any]]] = {}
     for event in sorted(events, key=lambda event: (event.operation != "SNAPSHOT", event.position)):

@@ -22,8 +22,14 @@ SINKS: Final = {
     "iceberg": "tailrace.sinks.iceberg.sink:IcebergSink",
     "audit": "tailrace.sinks.audit:AuditSink",
     "nats": "tailrace.sinks.nats:NatsSink",
+    "kafka": "tailrace.sinks.kafka:KafkaSink",
+    "rabbitmq": "tailrace.sinks.rabbitmq:RabbitMqSink",
+    "webhook": "tailrace.sinks.webhook:WebhookSink",
 }
 """Imported when one is configured. Sinks of other packages are named likewise: `type = "package.module:Class"`."""
+
+_EXTRAS: Final = ("kafka", "nats", "rabbitmq", "webhook")
+"""Types of sinks that have an extra of the same name."""
 
 Options = TypeVar("Options")
 
@@ -92,7 +98,7 @@ def _create(
     common = SinkSettings(
         **read_section(section, SinkSettings, {k: v for k, v in raw.items() if k in shared}, common_variables, faults)
     )
-    if common.start == "snapshot" != kind.start:
+    if common.start == "snapshot" != kind.start and not kind.loads_tables:
         faults.add(
             f"sink {name}: start", f"{raw['type']} delivers only changes: use earliest, latest, an LSN or a time"
         )
@@ -138,7 +144,8 @@ def find_class(type_: str) -> Any:
     except ModuleNotFoundError as error:
         hint = "is it installed, and on Python's path?"
         if type_ in SINKS:
-            hint = f"pip install 'tailrace[{'nats' if type_ == 'nats' else 'spark'}]'"
+            extra = type_ if type_ in _EXTRAS else "spark"
+            hint = f"pip install 'tailrace[{extra}]'"
         raise ConfigError(f"type {type_!r}: no module {error.name}", hint) from None
     except AttributeError:
         raise ConfigError(f"type {type_!r}: {module} has no {name}", "correct the class's name") from None

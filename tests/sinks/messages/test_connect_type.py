@@ -1,9 +1,11 @@
-"""PostgreSQL's values as Debezium writes them. The expected values were computed by hand, from its documentation."""
+"""PostgreSQL's values as Debezium writes them. The expected values were computed by hand, from its documentation, or
+are what it wrote (tests/contract/test_debezium.py)."""
 
 from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.pgoutput import build
 
 from tailrace.change import Column, Type
+from tailrace.sinks.messages.connect_default import default_value
 from tailrace.sinks.messages.connect_type import TypeOptions, connect_type
 
 PRECISE = TypeOptions()
@@ -50,7 +53,9 @@ def _column(name: str, modifier: int = -1) -> Column:
         (_column("date"), "0001-01-01 BC", {"type": "int32", "name": "io.debezium.time.Date", "version": 1}, -719528),
         (_column("interval"), "1 mon 2 days 00:00:01", None, 2_629_800_000_000 + 2 * 86_400_000_000 + 1_000_000),
         (_column("timetz"), "12:00:00.5+02", None, "10:00:00.5Z"),
-        (_column("timetz"), "24:00:00+00", None, "24:00:00Z"),
+        (_column("timetz"), "24:00:00+00", None, "00:00:00Z"),
+        (_column("date"), "infinity", None, -2_147_472_692),
+        (_column("date"), "-infinity", None, -2_147_472_691),
         (_column("timestamptz"), "2026-01-31 12:00:00.5+00", None, "2026-01-31T12:00:00.500000Z"),
         (_column("timestamptz", 0), "2026-01-31 12:00:00+00", None, "2026-01-31T12:00:00Z"),
         (_column("timestamptz"), "infinity", None, "infinity"),
@@ -100,6 +105,8 @@ def test_decimal_modes() -> None:
     assert _convert(column, "12.50", TypeOptions(decimal="string")) == "12.50"
     assert _convert(column, "12.50", TypeOptions(decimal="double")) == 12.5
     assert _convert(column, "NaN", TypeOptions(decimal="double")) == "NaN"
+    assert _convert(column, "-Infinity", TypeOptions(decimal="string")) == "NEGATIVE_INFINITY"
+    assert _convert(_column("numeric"), "9" * 400, TypeOptions(decimal="double")) == "Infinity"
     with pytest.raises(ValueError, match="Decimal"):
         _convert(column, "NaN")
 
@@ -111,9 +118,12 @@ def test_decimal_modes() -> None:
         ("adaptive", 3, "io.debezium.time.Timestamp", 1_769_860_800_123),
         ("adaptive_time_microseconds", 3, "io.debezium.time.Timestamp", 1_769_860_800_123),
         ("connect", -1, "org.apache.kafka.connect.data.Timestamp", 1_769_860_800_123),
+        ("microseconds", 3, "io.debezium.time.MicroTimestamp", 1_769_860_800_123_000),
+        ("nanoseconds", 3, "io.debezium.time.NanoTimestamp", 1_769_860_800_123_000_000),
+        ("isostring", 3, "io.debezium.time.IsoTimestamp", "2026-01-31T12:00:00.123Z"),
     ],
 )
-def test_timestamps(mode: Any, digits: int, name: str, value: int) -> None:
+def test_timestamps(mode: Any, digits: int, name: str, value: int | str) -> None:
     options = TypeOptions(time=mode)
     column = _column("timestamp", digits)
     assert connect_type(column, options).schema["name"] == name
@@ -135,6 +145,69 @@ def test_times_up_to_the_end_of_the_day(mode: Any, digits: int, name: str, value
     assert connect_type(column, options).schema["name"] == name
     assert _convert(column, "24:00:00", options) == value
     assert _convert(column, "00:00:01", options) == value // 86_400
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, -1, 127, 128, -128, -129, 255, 32767, -32768, 32768, 2**55, -(2**63), 2**63 - 1]
+)
+def test_numbers_are_those_of_java(number: int) -> None:
+    """As many bytes as Java's BigInteger has, among numbers of all other sizes."""
+    column = _column("numeric", build.numeric(38, 0))
+    texts = [str(number), None, "5", str(-(2**40)), "300"]
+    found = connect_type(column, PRECISE).convert(pa.array(texts, pa.string())).to_pylist()
+    size = ((number if number >= 0 else ~number).bit_length() + 8) // 8
+    assert json.loads(found[0]) == base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+    assert found[1:3] == [None, '"BQ=="']
+
+
+def test_numbers_of_thousands_of_digits() -> None:
+    digits = "9" * 9000
+    unscaled = base64.b64decode(_convert(_column("numeric"), digits)["value"])
+    assert int.from_bytes(unscaled, "big", signed=True) == 10**9000 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "json_text"),
+    [
+        *(("100", "100.0"), ("-0", "-0.0"), ("0.001", "0.001"), ("0.00099", "9.9E-4"), ("1e+07", "1.0E7")),
+        *(("9999999", "9999999.0"), ("12345678.9", "1.23456789E7"), ("1e-40", "1.0E-40"), ("Infinity", '"Infinity"')),
+        *(("123456.79", "123456.79"), ("-2.5e-05", "-2.5E-5"), ("1.7976931348623157e+308", "1.7976931348623157E308")),
+    ],
+)
+def test_floats_look_like_those_of_java(text: str, json_text: str) -> None:
+    convert = connect_type(_column("float8"), PRECISE).convert
+    assert convert(pa.array([text, None, "1.5"], pa.string())).to_pylist() == [json_text, None, "1.5"]
+
+
+def test_strings_are_escaped_as_java_does() -> None:
+    convert = connect_type(_column("text"), PRECISE).convert
+    texts = ['a"\\\x0b\n\x1f', "𝄞é", None, "plain"]
+    assert convert(pa.array(texts, pa.string())).to_pylist() == [
+        *('"a\\"\\\\\\u000B\\n\\u001F"', '"\\uD834\\uDD1Eé"', None, '"plain"')
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "default", "value"),
+    [
+        (_column("int4"), "'-5'::integer", "-5"),
+        (_column("int4"), "(2 + 3)", None),
+        (_column("int8"), "nextval('s'::regclass)", "0"),
+        (_column("text"), "'it''s'::text", '"it\'s"'),
+        (_column("text"), "NULL::text", None),
+        (_column("numeric", build.numeric(6, 2)), "1.5", '"AJY="'),
+        (_column("numeric", build.numeric(6, 2)), "1.005", None),
+        (_column("numeric"), "1.5", None),
+        (_column("bool"), "true", "true"),
+        (_column("timestamptz"), "now()", '"1970-01-01T00:00:00.000000Z"'),
+        (_column("timestamp"), "CURRENT_TIMESTAMP", "0"),
+        (_column("uuid"), "gen_random_uuid()", '"00000000-0000-0000-0000-000000000000"'),
+        (_column("bytea"), "'\\x00'::bytea", None),
+        (_column("int4"), None, None),
+    ],
+)
+def test_defaults(column: Column, default: str | None, value: str | None) -> None:
+    assert default_value(replace(column, default=default), PRECISE) == value
 
 
 def test_timestamps_before_1970_and_nulls() -> None:
@@ -174,7 +247,8 @@ def test_arrays() -> None:
     assert _convert(integers, "{}") == []
     texts = Column("c", Type(5, "pg_catalog", "_text", element=build.type_("text")))
     assert _convert(texts, '{a,"NULL",NULL,"b,\\"\\\\{}"}') == ["a", "NULL", None, 'b,"\\{}']
-    for text in ("{{1,2},{3,4}}", "[0:1]={1,2}"):
+    assert _convert(integers, "[0:1]={1,2}") == [1, 2]
+    for text in ("{{1,2},{3,4}}", "[0:0][1:2]={{1,2}}"):
         with pytest.raises(ValueError, match="one-dimensional"):
             _convert(integers, text)
 

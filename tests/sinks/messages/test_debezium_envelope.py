@@ -52,6 +52,8 @@ def test_an_insert() -> None:
                 "txId": 771,
                 "lsn": 2048,
                 "xmin": None,
+                "origin": None,
+                "origin_lsn": None,
             },
             "transaction": None,
             "op": "c",
@@ -103,7 +105,7 @@ def test_a_change_of_the_key_is_a_delete_and_a_create() -> None:
         ({"id": 3}, "c", None, {"id": 3, "name": None, "body": None}),
     ]
     headers = [message.headers for message in found.messages()]
-    assert [h.get("__debezium.newkey") for h in headers] == ['{"id":2}', None, None, None]
+    assert [h.get("__debezium.newkey") for h in headers] == ['{"id":2}', '{"id":2}', None, None]
     assert [h.get("__debezium.oldkey") for h in headers] == [None, None, '{"id":1}', None]
     assert len(set(found.ids.to_pylist())) == 4
     assert {h["Tailrace-Position"] for h in headers} == {"0/1000:0", "0/1000:1"}

@@ -2,11 +2,11 @@
 
     decoded chunk ── encoder ──▶ OutgoingMessages ── transport ──▶ destination
                        │ envelope    what a message says about a change       envelope.py, *_envelope.py
-                       │ encoding    how it becomes bytes                     payload_encoding.py
+                       │ encoding    how it becomes bytes                     payload.py, *_encoding.py
                        │ routing     where it goes                            routing.py
                        └ registry    which table a destination belongs to     destination_registry.py
 
-A transport says how far its destination is, and publishes messages: when it returns, they are durable. It finds out
-itself which of them the destination has already, since brokers differ in how they tell. It rejects a message that it
-can never publish with a PoisonError that names the position.
+`message_sink.py` is the sink. Its transport (`transport.py`) says how far the destination is (`progress.py`), and
+publishes messages: when it returns, they are durable. It rejects a message that it can never publish with a PoisonError
+that names the position.
 """

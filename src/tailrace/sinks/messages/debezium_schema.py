@@ -3,103 +3,107 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from tailrace.change import Column, Relation
+from tailrace.sinks.messages.connect_default import default_value
+from tailrace.sinks.messages.connect_schema import Schema, named_schema, ordered_schema, struct_schema
 from tailrace.sinks.messages.connect_type import TypeOptions, connect_type
 from tailrace.sinks.messages.row_image import key_indexes
 
-_Schema = Mapping[str, Any]
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+def debezium_name(name: str) -> str:
+    """Return a name as Debezium writes it in topics and schemas: `_` for each character that Kafka does not allow.
+
+    Two names may become the same. The sink then refuses the tables.
+    """
+    # Java counts a character beyond the first 65,536 as two.
+    return _ILLEGAL.sub(lambda found: "__" if ord(found[0]) > 0xFFFF else "_", name)
 
 
 @lru_cache(maxsize=1024)
 def envelope_schema(relation: Relation, target: tuple[str, str], prefix: str, options: TypeOptions) -> str:
     """Return the schema of a table's events as JSON."""
-    name = f"{prefix}.{target[0]}.{target[1]}"
-    row = _struct(f"{name}.Value", [_field(column, options) for column in relation.columns], is_optional=True)
+    name = _table_name(target, prefix)
+    row = [_column(column, options) for column in relation.columns]
     fields = [
-        {**row, "field": "before"},
-        {**row, "field": "after"},
+        *(struct_schema(f"{name}.Value", row, None, is_optional=True, field=field) for field in ("before", "after")),
         {**_SOURCE, "field": "source"},
         {**_TRANSACTION, "field": "transaction"},
-        {"type": "string", "optional": False, "field": "op"},
-        *_times(),
+        _field("op", "string"),
+        *(_field(field, "int64", is_optional=True) for field in ("ts_ms", "ts_us", "ts_ns")),
     ]
-    return _dump({**_struct(f"{name}.Envelope", fields, is_optional=False), "version": 2})
+    return dump(struct_schema(f"{name}.Envelope", fields, 2))
 
 
 @lru_cache(maxsize=1024)
 def key_schema(relation: Relation, target: tuple[str, str], prefix: str, options: TypeOptions) -> str:
     """Return the schema of a table's keys as JSON."""
-    columns = [relation.columns[index] for index in key_indexes(relation)]
-    fields = [_field(column, options) for column in columns]
-    return _dump(_struct(f"{prefix}.{target[0]}.{target[1]}.Key", fields, is_optional=False))
+    fields = [_column(relation.columns[index], options) for index in key_indexes(relation)]
+    return dump(struct_schema(f"{_table_name(target, prefix)}.Key", fields, None))
 
 
-def message_schema() -> tuple[str, str]:
-    """Return the schemas of the key and the value of logical messages as JSON."""
-    text = {"type": "string", "optional": True, "field": "prefix"}
-    content = {"type": "bytes", "optional": True, "field": "content"}
-    block = _struct("io.debezium.connector.postgresql.MessageValue.Block", [text, content], is_optional=True)
-    key = _struct("io.debezium.connector.postgresql.MessageKey", [text], is_optional=False)
-    fields = [
-        {"type": "string", "optional": False, "field": "op"},
-        *_times(),
-        {**_SOURCE, "field": "source"},
-        {**block, "field": "message"},
+def _table_name(target: tuple[str, str], prefix: str) -> str:
+    return debezium_name(f"{prefix}.{target[0]}.{target[1]}")
+
+
+def _column(column: Column, options: TypeOptions) -> Schema:
+    default = default_value(column, options)
+    shown = {} if default is None else {"default": json.loads(default)}
+    schema = connect_type(column, options).schema
+    return ordered_schema(schema, is_optional=column.nullable, **shown, field=column.name)
+
+
+def _field(name: str, type_: str, *, is_optional: bool = False) -> Schema:
+    return {"type": type_, "optional": is_optional, "field": name}
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _source_fields() -> Sequence[Schema]:
+    states = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    snapshot = named_schema("string", "io.debezium.data.Enum", parameters={"allowed": states})
+    return [
+        *(_field(name, "string") for name in ("version", "connector", "name")),
+        _field("ts_ms", "int64"),
+        ordered_schema(snapshot, is_optional=True, default="false", field="snapshot"),
+        _field("db", "string"),
+        _field("sequence", "string", is_optional=True),
+        *(_field(name, "int64", is_optional=True) for name in ("ts_us", "ts_ns")),
+        *(_field(name, "string") for name in ("schema", "table")),
+        *(_field(name, "int64", is_optional=True) for name in ("txId", "lsn", "xmin")),
+        _field("origin", "string", is_optional=True),
+        _field("origin_lsn", "int64", is_optional=True),
     ]
-    value = _struct("io.debezium.connector.postgresql.MessageValue", fields, is_optional=False)
-    return _dump(key), _dump(value)
 
 
-def _field(column: Column, options: TypeOptions) -> _Schema:
-    return {**connect_type(column, options).schema, "optional": column.nullable, "field": column.name}
-
-
-def _struct(name: str, fields: list[_Schema], *, is_optional: bool) -> dict[str, Any]:
-    return {"type": "struct", "fields": fields, "optional": is_optional, "name": name}
-
-
-def _times() -> list[_Schema]:
-    return [{"type": "int64", "optional": True, "field": name} for name in ("ts_ms", "ts_us", "ts_ns")]
-
-
-def _dump(schema: _Schema) -> str:
-    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-
-
-def _source() -> dict[str, Any]:
-    def one(field: str, type_: str = "string", *, is_optional: bool = False) -> _Schema:
-        return {"type": type_, "optional": is_optional, "field": field}
-
-    snapshot = {
-        "type": "string",
-        "optional": True,
-        "name": "io.debezium.data.Enum",
-        "version": 1,
-        "parameters": {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"},
-        "default": "false",
-        "field": "snapshot",
-    }
-    fields = [
-        *(one("version"), one("connector"), one("name"), one("ts_ms", "int64"), snapshot, one("db")),
-        *(one("sequence", is_optional=True), one("ts_us", "int64", is_optional=True)),
-        *(one("ts_ns", "int64", is_optional=True), one("schema"), one("table")),
-        *(one(name, "int64", is_optional=True) for name in ("txId", "lsn", "xmin")),
-    ]
-    return {**_struct("io.debezium.connector.postgresql.Source", fields, is_optional=False)}
-
-
-def _transaction() -> dict[str, Any]:
-    fields: list[_Schema] = [
-        {"type": "string", "optional": False, "field": "id"},
-        {"type": "int64", "optional": False, "field": "total_order"},
-        {"type": "int64", "optional": False, "field": "data_collection_order"},
-    ]
-    return {**_struct("event.block", fields, is_optional=True), "version": 1}
-
-
-_SOURCE = _source()
-_TRANSACTION = _transaction()
+_SOURCE: Final = struct_schema("io.debezium.connector.postgresql.Source", _source_fields())
+_TRANSACTION: Final = struct_schema(
+    "event.block",
+    [_field("id", "string"), _field("total_order", "int64"), _field("data_collection_order", "int64")],
+    is_optional=True,
+)
+_MESSAGE_FIELDS: Final = [
+    _field("prefix", "string", is_optional=True),
+    _field("content", "bytes", is_optional=True),
+]
+MESSAGE_KEY_SCHEMA: Final = dump(struct_schema("io.debezium.connector.postgresql.MessageKey", _MESSAGE_FIELDS[:1]))
+MESSAGE_SCHEMA: Final = dump(
+    struct_schema(
+        "io.debezium.connector.postgresql.MessageValue",
+        [
+            _field("op", "string"),
+            _field("ts_ms", "int64", is_optional=True),
+            {**_SOURCE, "field": "source"},
+            {**_TRANSACTION, "field": "transaction"},
+            struct_schema("io.debezium.connector.postgresql.Message", _MESSAGE_FIELDS, field="message"),
+        ],
+    )
+)

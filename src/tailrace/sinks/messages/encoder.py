@@ -8,12 +8,13 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.errors import PoisonError
 from tailrace.log import json_columns
-from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
+from tailrace.log.decoding import SNAPSHOT, ChangePositions, Chunk, LogicalMessages, TableChanges
 from tailrace.log.snapshot import MARKER_PREFIX
-from tailrace.sinks.messages.envelope import Envelope
+from tailrace.sinks.messages.envelope import Envelope, TransactionEnvelope
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.routing import DestinationTemplate
 
@@ -28,14 +29,28 @@ class MessageIdSource(Protocol):
     def of_messages(self, messages: LogicalMessages) -> pa.Array: ...
 
 
+@dataclass(frozen=True)
 class PositionIds:
-    """Ids that are the changes' positions: `0/1A2B3C4:17`."""
+    """Ids that are the changes' positions: `0/1A2B3C4:17`.
+
+    The rows of a snapshot have the snapshot's LSN, which rows of other tables and a change may have too: their ids end
+    in `-snapshot-` and the table's oid. After the first rewind all ids end in `-r1`, so that no consumer takes the
+    messages for duplicates.
+    """
+
+    replays: int = 0
 
     def of_changes(self, changes: TableChanges) -> pa.Array:
-        return json_columns.positions(changes.at)
+        is_snapshot = int(changes.operation[0]) == SNAPSHOT
+        return self._ids(changes.at, f"-snapshot-{changes.relation.oid}" if is_snapshot else "")
 
     def of_messages(self, messages: LogicalMessages) -> pa.Array:
-        return json_columns.positions(messages.at)
+        return self._ids(messages.at, "")
+
+    def _ids(self, at: ChangePositions, suffix: str) -> pa.Array:
+        suffix += f"-r{self.replays}" if self.replays else ""
+        positions = json_columns.positions(at)
+        return pc.binary_join_element_wise(positions, suffix, "") if suffix else positions
 
 
 @dataclass(frozen=True)
@@ -47,17 +62,23 @@ class MessageEncoder:
     message_destination: Callable[[str], str] | None = None
     """Returns the destination of logical messages with a prefix. None: they are not published."""
 
+    def observe(self, chunk: Chunk) -> None:
+        """See a chunk of the log of which only what the destination lacks will be encoded."""
+        if isinstance(self.envelope, TransactionEnvelope):
+            self.envelope.observe(chunk)
+
     def encode(self, chunk: Chunk, ids: MessageIdSource) -> list[OutgoingMessages]:
         """Return the messages of each run of a chunk, for `OutgoingMessages.joined`.
 
         Raises a PoisonError that names the changes that cannot be routed or encoded.
         """
+        runs = [run for run in chunk if len(run)]
         found = [
             self._logical_messages(run, ids) if isinstance(run, LogicalMessages) else self._change_messages(run, ids)
-            for run in chunk
-            if len(run)
+            for run in runs
         ]
-        return [messages for messages in found if messages is not None and len(messages)]
+        boundaries = [messages for run in runs for messages in self._boundary_messages(run, ids)]
+        return [messages for messages in [*found, *boundaries] if messages is not None and len(messages)]
 
     def _change_messages(self, run: TableChanges, ids: MessageIdSource) -> OutgoingMessages | None:
         run = self.envelope.select(run)
@@ -94,12 +115,23 @@ class MessageEncoder:
 
     def _logical_messages(self, messages: LogicalMessages, ids: MessageIdSource) -> OutgoingMessages | None:
         """Return the logical messages, without the markers that Tailrace writes."""
-        if self.message_destination is None:
+        messages = _foreign(messages)
+        if self.message_destination is None or not len(messages):
             return None
-        is_foreign = np.array([prefix != MARKER_PREFIX for prefix in messages.prefix], np.bool_)
-        if not is_foreign.any():
-            return None
-        messages = messages.take(is_foreign)
         by_prefix = {prefix: self.message_destination(prefix) for prefix in set(messages.prefix)}
         destinations = pa.array([by_prefix[prefix] for prefix in messages.prefix], pa.string())
         return self.envelope.logical_messages(messages, destinations, ids.of_messages(messages))
+
+    def _boundary_messages(self, run: TableChanges | LogicalMessages, ids: MessageIdSource) -> list[OutgoingMessages]:
+        """Return the messages about the begin and end of transactions, if the envelope has them."""
+        if not isinstance(self.envelope, TransactionEnvelope):
+            return []
+        if isinstance(run, LogicalMessages):
+            foreign = _foreign(run)
+            return self.envelope.boundary_messages(foreign, lambda: ids.of_messages(foreign)) if len(foreign) else []
+        return self.envelope.boundary_messages(run, lambda: ids.of_changes(run))
+
+
+def _foreign(messages: LogicalMessages) -> LogicalMessages:
+    """Return the logical messages that Tailrace did not write."""
+    return messages.take(np.array([prefix != MARKER_PREFIX for prefix in messages.prefix], np.bool_))

@@ -8,12 +8,15 @@ from typing import Final
 _ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|((?:[^",{}\\]|\\.)+)', re.DOTALL)
 _HSTORE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|(NULL))(?:, |\Z)', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_BOUNDS: Final = re.compile(r"\[-?\d+:-?\d+\]=")
 
 
 def array_elements(text: str) -> list[str | None]:
-    """Return the elements of a one-dimensional array that begins at 1. Raises ValueError for any other array."""
+    """Return the elements of a one-dimensional array, wherever it begins. Raises ValueError for any other array."""
+    if bounds := _BOUNDS.match(text):
+        text = text[bounds.end() :]
     if not (text.startswith("{") and text.endswith("}")) or text.startswith("{{"):
-        raise ValueError("not a one-dimensional array that begins at 1")
+        raise ValueError("not a one-dimensional array")
     found: list[str | None] = []
     offset = 1
     while offset < len(text) - 1:

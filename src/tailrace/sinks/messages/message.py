@@ -7,7 +7,7 @@ their destinations. It adds `position_headers` in its own form, so that consumer
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -107,9 +107,13 @@ class OutgoingMessages:
             {name: pa.concat_arrays([header(part, name) for part in parts]) for name in names},
         )
 
+    def with_position_headers(self) -> OutgoingMessages:
+        """Return the messages with the headers that every message has."""
+        return replace(self, headers={**position_headers(self.at), **self.headers})
+
     def messages(self) -> Iterator[Message]:
         """Yield the messages one by one, with all headers."""
-        headers = {**position_headers(self.at), **self.headers}
+        headers = self.with_position_headers().headers
         texts = {name: values.to_pylist() for name, values in headers.items()}
         keys = [None] * len(self) if self.keys is None else self.keys.to_pylist()
         rows = zip(self.destinations.to_pylist(), keys, self.values.to_pylist(), strict=True)

@@ -1,6 +1,6 @@
 """Encodes columns of values, and maps of them, as MessagePack or JSON.
 
-All encodings agree on the values: integers, floats and booleans are native, json and jsonb nested. Numeric is a string
+Both agree on the values: integers, floats and booleans are native, json and jsonb nested. Numeric is a string
 with the exact digits, a timestamp an ISO 8601 string with a Z. Everything else is PostgreSQL's text.
 """
 
@@ -20,6 +20,8 @@ from tailrace.change import Column
 from tailrace.log import json_columns
 from tailrace.log.segment import payload_buffers
 from tailrace.sinks.messages import messagepack
+from tailrace.sinks.messages.payload import ColumnValues, Integers, NameLists, Nulls, Record, Texts, Value
+from tailrace.sinks.messages.piece import Pieces, join
 from tailrace.types import Form, mapping
 
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +34,23 @@ _NamedValue = tuple[bytes, "pa.Array | bytes", Mask | None]
 _NOT_ISO: Final = "infinity| BC$"
 
 
-class PayloadEncoding(Protocol):
+class MessageEncoding(Protocol):
+    """What an envelope needs: it turns the keys and the values of messages into bytes."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type of values."""
+
+    def encode_keys(self, keys: Record, destinations: pa.Array) -> pa.Array:
+        """Encode the keys of messages to these destinations."""
+
+    def encode_values(self, values: Record, destinations: pa.Array) -> pa.Array:
+        """Encode the values of messages to these destinations."""
+
+
+class PayloadEncoding(MessageEncoding, Protocol):
+    """An encoding without schemas, in which any value stands for itself."""
+
     def text(self, value: str) -> bytes:
         """Encode one text."""
 
@@ -67,7 +85,19 @@ class PayloadEncoding(Protocol):
         """Encode a Python value."""
 
 
-class MessagePackEncoding:
+class SchemalessEncoding:
+    """The base of encodings without schemas: messages to all destinations are the same."""
+
+    def encode_keys(self: PayloadEncoding, keys: Record, destinations: pa.Array) -> pa.Array:
+        return encode_record(self, keys, len(destinations))
+
+    def encode_values(self: PayloadEncoding, values: Record, destinations: pa.Array) -> pa.Array:
+        return encode_record(self, values, len(destinations))
+
+
+class MessagePackEncoding(SchemalessEncoding):
+    content_type = "application/msgpack"
+
     def text(self, value: str) -> bytes:
         return self.encode(value)
 
@@ -94,13 +124,13 @@ class MessagePackEncoding:
 
     def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
         heads = _heads([present for _, _, present in fields], messagepack.map_head)
-        return _join(
+        return join(
             [heads, *_name_and_value((self.text(name), value, present) for name, value, present in fields)], count
         )
 
     def arrays(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
         heads = _heads([present for _, present in items], messagepack.array_head)
-        return _join([heads, *_name_and_value((b"", item, present) for item, present in items)], count)
+        return join([heads, *_name_and_value((b"", item, present) for item, present in items)], count)
 
     def single_map(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
         return messagepack.map_head(len(fields)) + b"".join(self.text(name) + value for name, value in fields)
@@ -116,7 +146,9 @@ class MessagePackEncoding:
         return packed
 
 
-class JsonEncoding:
+class JsonEncoding(SchemalessEncoding):
+    content_type = "application/json"
+
     def text(self, value: str) -> bytes:
         return json_columns.quote_text(value).encode()
 
@@ -161,20 +193,69 @@ class JsonEncoding:
                 ((b"," if number else b"") + name, value, present)
                 for number, (name, value, present) in enumerate(fields)
             ]
-            return _join([begin, *_name_and_value(separated), end], count)
-        pieces: list[pa.Array | bytes] = [begin]
+            return join([begin, *_name_and_value(separated), end], count)
+        pieces: Pieces = [begin]
         is_first = np.ones(count, np.bool_)
         for name, value, present in fields:
             has = np.ones(count, np.bool_) if present is None else present
             comma = pc.if_else(pa.array(is_first | ~has), pa.scalar(b""), pa.scalar(b","))
             pieces += [comma, *_name_and_value([(name, value, present)])]
             is_first &= ~has
-        return _join([*pieces, end], count)
+        return join([*pieces, end], count)
 
 
 ENCODINGS: Final[dict[str, PayloadEncoding]] = {"msgpack": MessagePackEncoding(), "json": JsonEncoding()}
-"""The encodings that need nothing else. Avro and JSON Schema depend on a registry's schema for each table and envelope:
-they are constructed per sink, and belong in a module beside this one rather than in this table."""
+"""The encodings that need nothing else. `registry_encoding` has those that need a schema registry."""
+
+
+def encode_record(encoding: PayloadEncoding, record: Record, count: int) -> pa.Array:
+    """Encode the records of `count` messages as maps; NULL for a message that has none."""
+    if record.present is not None and not record.present.any():
+        return pa.nulls(count, pa.binary())
+    maps = encoding.maps(_fields(encoding, record, count), count)
+    if record.present is None or record.present.all():
+        return maps
+    return pc.if_else(pa.array(record.present), maps, pa.scalar(None, pa.binary()))
+
+
+def _encode_value(encoding: PayloadEncoding, value: Value, count: int) -> pa.Array | bytes:
+    match value:
+        case Texts(str() as text):
+            return encoding.text(text)
+        case Texts(texts):
+            return encoding.texts(texts)
+        case Integers(int() as integer):
+            return encoding.integer(integer)
+        case Integers(integers):
+            return encoding.integers(integers)
+        case ColumnValues(texts, column):
+            return encoding.values(texts, column)
+        case NameLists(items):
+            everywhere = np.ones(count, np.bool_)
+            masks = [(encoding.text(name), everywhere if mask is None else mask) for name, mask in items]
+            return encoding.arrays(masks, count) if masks else encoding.single_array([])
+        case Nulls():
+            return encoding.encode(None)
+        case Record():
+            return _encode_map(encoding, value, count)
+
+
+def _encode_map(encoding: PayloadEncoding, record: Record, count: int) -> pa.Array | bytes:
+    absent = encoding.single_map([]) if record.is_empty_if_absent else encoding.encode(None)
+    if record.present is not None and not record.present.any():
+        return absent
+    maps = encoding.maps(_fields(encoding, record, count), count)
+    if record.present is None or record.present.all():
+        return maps
+    return pc.if_else(pa.array(record.present), maps, pa.scalar(absent, pa.binary()))
+
+
+def _fields(encoding: PayloadEncoding, record: Record, count: int) -> list[EncodedField]:
+    return [
+        (field.name, _encode_value(encoding, field.value, count), field.present)
+        for field in record.fields
+        if not field.is_supplement and (field.present is None or field.present.any())
+    ]
 
 
 def _concatenate(encoded: pa.Array) -> bytes:
@@ -195,8 +276,8 @@ def _iso_text(texts: pa.Array, column: Column) -> pa.Array:
     return pc.if_else(is_not_iso, texts, iso) if pc.any(is_not_iso).as_py() else iso
 
 
-def _name_and_value(fields: Iterable[_NamedValue]) -> list[pa.Array | bytes]:
-    pieces: list[pa.Array | bytes] = []
+def _name_and_value(fields: Iterable[_NamedValue]) -> Pieces:
+    pieces: Pieces = []
     for name, value, present in fields:
         if present is None:
             pieces += [name, value]
@@ -218,16 +299,3 @@ def _heads(masks: Sequence[Mask | None], head: Callable[[int], bytes]) -> pa.Arr
         return head(always_present)
     heads = pa.array([head(always_present + more) for more in range(len(optional) + 1)], pa.binary())
     return heads.take(pa.array(np.sum(optional, axis=0)))
-
-
-def _join(pieces: Sequence[pa.Array | bytes], count: int) -> pa.Array:
-    """Concatenate the pieces of each row. Constants next to each other are merged first."""
-    merged: list[pa.Array | bytes] = []
-    for piece in pieces:
-        if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
-            merged[-1] += piece
-        else:
-            merged.append(piece)
-    if all(isinstance(piece, bytes) for piece in merged):
-        return pa.array([b"".join(merged)] * count, pa.binary())
-    return pc.binary_join_element_wise(*merged, b"")

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from tailrace.errors import PoisonError
 from tailrace.log import json_columns
 from tailrace.log.decoding import DELETE, TableChanges
-from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys
+from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys, key_record, row_record
 from tailrace.sinks.messages.message import OutgoingMessages
-from tailrace.sinks.messages.payload_encoding import ENCODINGS, EncodedField, PayloadEncoding
-from tailrace.sinks.messages.row_image import changed_keys, key_indexes, new_values, unknown_columns
+from tailrace.sinks.messages.payload_encoding import ENCODINGS, MessageEncoding
+from tailrace.sinks.messages.row_image import changed_keys, key_indexes, new_values, old_values, unknown_columns
 
 Mask = npt.NDArray[np.bool_]
 
@@ -28,7 +28,7 @@ UNCHANGED: Final = "Tailrace-Unchanged"
 
 @dataclass(frozen=True)
 class RowEnvelope(ChangeEnvelope):
-    encoding: PayloadEncoding
+    encoding: MessageEncoding
 
     def select(self, changes: TableChanges) -> TableChanges:
         """A TRUNCATE has no row and no key."""
@@ -48,21 +48,34 @@ class RowEnvelope(ChangeEnvelope):
         headers = {OPERATION: operations}
         if unknown := unknown_columns(changes):
             headers[UNCHANGED] = _column_names(changes, unknown)
-        rows = pc.if_else(pa.array(is_delete), pa.scalar(None, pa.binary()), encoded_rows(changes, self.encoding))
         current = OutgoingMessages(
             changes.at,
             destinations,
             ids,
-            rows,
+            self.encoding.encode_values(row_record(changes, new_values, ~is_delete), destinations),
             np.ones(len(changes), np.int64),
-            encoded_keys(changes, self.encoding),
+            encoded_keys(changes, destinations, self.encoding),
             headers,
         )
         is_moved = changed_keys(changes)
         if not is_moved.any():
             return current
-        removed = tombstones(changes, destinations, ids, self.encoding).take(np.flatnonzero(is_moved))
-        return OutgoingMessages.joined([removed, current])
+        return OutgoingMessages.joined([self._removed(changes, destinations, ids, is_moved), current])
+
+    def _removed(
+        self, changes: TableChanges, destinations: pa.Array, ids: pa.Array, is_moved: Mask
+    ) -> OutgoingMessages:
+        """Return a tombstone for the old key of each row that has a new key."""
+        found = OutgoingMessages(
+            changes.at,
+            destinations,
+            pc.binary_join_element_wise(ids, "old", "-"),
+            pa.nulls(len(changes), pa.binary()),
+            np.zeros(len(changes), np.int64),
+            self.encoding.encode_keys(key_record(changes, old_values, is_moved), destinations),
+            {OPERATION: pa.array(["delete"] * len(changes), pa.string())},
+        )
+        return found.take(np.flatnonzero(is_moved))
 
 
 def _column_names(changes: TableChanges, columns: Sequence[tuple[int, Mask]]) -> pa.Array:
@@ -72,29 +85,3 @@ def _column_names(changes: TableChanges, columns: Sequence[tuple[int, Mask]]) ->
     names = json.arrays(items, len(changes)).cast(pa.string())
     has_any: Mask = np.any([rows for _, rows in columns], axis=0)
     return pc.if_else(pa.array(has_any), names, pa.scalar(None, pa.string()))
-
-
-def encoded_rows(changes: TableChanges, encoding: PayloadEncoding) -> pa.Array:
-    """Return the new rows as maps, without columns that PostgreSQL did not send."""
-    fields: list[EncodedField] = []
-    for index, column in enumerate(changes.relation.columns):
-        texts, present = new_values(changes, index)
-        fields.append((column.name, encoding.values(texts, column), present))
-    return encoding.maps(fields, len(changes))
-
-
-def tombstones(
-    changes: TableChanges, destinations: pa.Array, ids: pa.Array, encoding: PayloadEncoding
-) -> OutgoingMessages:
-    """Return a tombstone for each row's old key."""
-    columns = [(changes.relation.columns[i], changes.old.batch.column(i)) for i in key_indexes(changes.relation)]
-    fields: list[EncodedField] = [(column.name, encoding.values(texts, column), None) for column, texts in columns]
-    return OutgoingMessages(
-        changes.at,
-        destinations,
-        pc.binary_join_element_wise(ids, "old", "-"),
-        pa.nulls(len(changes), pa.binary()),
-        np.zeros(len(changes), np.int64),
-        encoding.maps(fields, len(changes)),
-        {OPERATION: pa.array(["delete"] * len(changes), pa.string())},
-    )

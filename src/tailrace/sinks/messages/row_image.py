@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,6 +13,8 @@ from tailrace.change import Relation
 from tailrace.log.decoding import DELETE, UPDATE, TableChanges
 
 Mask = npt.NDArray[np.bool_]
+ColumnTexts = Callable[[TableChanges, int], tuple[pa.Array, Mask | None]]
+"""Returns the texts of a column by its index, and the rows that have a value there (None: all)."""
 
 
 def key_indexes(relation: Relation) -> list[int]:
@@ -28,7 +32,7 @@ def new_values(changes: TableChanges, index: int) -> tuple[pa.Array, Mask | None
     unsent = changes.new.unchanged.get(index)
     if unsent is None:
         return texts, None
-    from_old = unsent & has_old(changes, index)
+    from_old = unsent & known_old(changes, index)
     if from_old.any():
         texts = pc.if_else(pa.array(from_old), changes.old.batch.column(index), texts)
     return texts, None if from_old[unsent].all() else ~(unsent & ~from_old)
@@ -45,6 +49,11 @@ def current_values(changes: TableChanges, index: int) -> tuple[pa.Array, Mask | 
     known = np.ones(len(changes), np.bool_) if present is None else present
     known = np.where(is_delete, in_old, known)
     return texts, None if known.all() else known
+
+
+def old_values(changes: TableChanges, index: int) -> tuple[pa.Array, Mask | None]:
+    """Return a column of the old rows as far as PostgreSQL sent them, and the rows that have it."""
+    return changes.old.batch.column(index), known_old(changes, index)
 
 
 def has_old(changes: TableChanges, index: int) -> Mask:
@@ -64,7 +73,7 @@ def unknown_columns(changes: TableChanges) -> list[tuple[int, Mask]]:
     """Return the columns that PostgreSQL did not send and that are not in the old row either, with the rows."""
     found = []
     for index, unsent in sorted(changes.new.unchanged.items()):
-        unknown = unsent & ~has_old(changes, index)
+        unknown = unsent & ~known_old(changes, index)
         if unknown.any():
             found.append((index, unknown))
     return found

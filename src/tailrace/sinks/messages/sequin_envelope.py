@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,9 +18,10 @@ import pyarrow.compute as pc
 
 from tailrace.log import json_columns
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, TableChanges
-from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys, single_messages
+from tailrace.sinks.messages.envelope import ChangeEnvelope, encoded_keys, name_lists, row_record, single_messages
 from tailrace.sinks.messages.message import OutgoingMessages
-from tailrace.sinks.messages.payload_encoding import EncodedField, PayloadEncoding
+from tailrace.sinks.messages.payload import ColumnValues, Field, Integers, Nulls, Record, Texts
+from tailrace.sinks.messages.payload_encoding import MessageEncoding
 from tailrace.sinks.messages.row_image import current_values, known_old, new_values
 
 Mask = npt.NDArray[np.bool_]
@@ -31,7 +33,7 @@ _NAMESPACE: Final = uuid.UUID("6f1c7d6e-6d0b-5c83-9a5e-0f6a3f0f3c11")
 
 @dataclass(frozen=True)
 class SequinEnvelope(ChangeEnvelope):
-    encoding: PayloadEncoding
+    encoding: MessageEncoding
     sink: str
     database: str
 
@@ -40,41 +42,36 @@ class SequinEnvelope(ChangeEnvelope):
         return changes.take(np.zeros(len(changes), np.bool_)) if changes.is_truncate else changes
 
     def change_messages(self, changes: TableChanges, destinations: pa.Array, ids: pa.Array) -> OutgoingMessages:
-        encoding = self.encoding
         actions = pa.array([_ACTIONS[int(kind)] for kind in changes.operation], pa.string())
-        fields: list[EncodedField] = [
-            ("record", self._record(changes), None),
-            ("changes", self._changes(changes), None),
-            ("action", encoding.texts(actions), None),
-            ("metadata", self._metadata(changes), None),
-        ]
-        return single_messages(
-            changes.at, destinations, ids, encoding.maps(fields, len(changes)), encoded_keys(changes, encoding)
-        )
-
-    def _record(self, changes: TableChanges) -> pa.Array:
-        """Return the rows; of deleted ones, what PostgreSQL sent."""
-        fields: list[EncodedField] = []
-        for index, column in enumerate(changes.relation.columns):
-            texts, present = current_values(changes, index)
-            fields.append((column.name, self.encoding.values(texts, column), present))
-        return self.encoding.maps(fields, len(changes))
-
-    def _changes(self, changes: TableChanges) -> pa.Array:
-        """Return the old values of the columns that an update changed, as far as PostgreSQL sent them."""
         is_update = changes.operation == UPDATE
-        null = pa.scalar(self.encoding.encode(None), pa.binary())
-        if not is_update.any():
-            return pa.array([null.as_py()] * len(changes), pa.binary())
-        fields: list[EncodedField] = [
-            (
+        indexes = range(len(changes.relation.columns)) if is_update.any() else ()
+        changed = [(index, is_update & self._is_changed(changes, index)) for index in indexes]
+        record = row_record(changes, current_values)
+        fields = [
+            Field("record", record),
+            Field("changes", self._changes(changes, is_update, changed), is_optional=True),
+            Field("action", Texts(actions)),
+            Field("metadata", self._metadata(changes, ids)),
+            replace(name_lists(changes, "changed", changed), is_supplement=True),
+            replace(name_lists(changes, "unsent", _unsent(record)), is_supplement=True),
+        ]
+        values = self.encoding.encode_values(Record((*changes.target, "Message"), fields), destinations)
+        keys = encoded_keys(changes, destinations, self.encoding)
+        return single_messages(changes.at, destinations, ids, values, keys)
+
+    def _changes(self, changes: TableChanges, is_update: Mask, changed: Sequence[tuple[int, Mask]]) -> Record:
+        """Return the old values of the columns that an update changed, as far as PostgreSQL sent them."""
+        has = dict(changed)
+        fields = [
+            Field(
                 column.name,
-                self.encoding.values(changes.old.batch.column(index), column),
-                is_update & self._is_changed(changes, index),
+                ColumnValues(changes.old.batch.column(index), column),
+                has.get(index, is_update),
+                is_optional=True,
             )
             for index, column in enumerate(changes.relation.columns)
         ]
-        return pc.if_else(pa.array(is_update), self.encoding.maps(fields, len(changes)), null)
+        return Record((*changes.target, "Changes"), fields, is_update)
 
     def _is_changed(self, changes: TableChanges, index: int) -> Mask:
         known = known_old(changes, index)
@@ -84,21 +81,29 @@ class SequinEnvelope(ChangeEnvelope):
         differs: Mask = known & ~same.to_numpy(zero_copy_only=False)
         return differs if is_unsent is None else differs & ~is_unsent
 
-    def _metadata(self, changes: TableChanges) -> pa.Array:
-        encoding, at = self.encoding, changes.at
+    def _metadata(self, changes: TableChanges, ids: pa.Array) -> Record:
+        at = changes.at
         schema, table = changes.target
-        consumer = {"id": str(uuid.uuid5(_NAMESPACE, self.sink)), "name": self.sink, "annotations": {}}
-        positions = json_columns.positions(at).to_pylist()
-        keys = pa.array([base64.b64encode(text.encode()).decode() for text in positions], pa.string())
-        fields: list[EncodedField] = [
-            ("table_schema", encoding.text(schema), None),
-            ("table_name", encoding.text(table), None),
-            ("idempotency_key", encoding.texts(keys), None),
-            ("commit_timestamp", encoding.texts(json_columns.timestamps(at.committed_at_us)), None),
-            ("commit_lsn", encoding.integers(pa.array(at.commit_lsn, pa.int64())), None),
-            ("commit_idx", encoding.integers(pa.array(at.ordinal, pa.int64())), None),
-            ("database_name", encoding.text(self.database), None),
-            ("transaction_annotations", encoding.encode(None), None),
-            ("consumer", encoding.encode(consumer), None),
+        keys = pa.array([base64.b64encode(text.encode()).decode() for text in ids.to_pylist()], pa.string())
+        consumer = [
+            Field("id", Texts(str(uuid.uuid5(_NAMESPACE, self.sink)))),
+            Field("name", Texts(self.sink)),
+            Field("annotations", Record(("Annotations",), [])),
         ]
-        return encoding.maps(fields, len(changes))
+        fields = [
+            Field("table_schema", Texts(schema)),
+            Field("table_name", Texts(table)),
+            Field("idempotency_key", Texts(keys)),
+            Field("commit_timestamp", Texts(json_columns.timestamps(at.committed_at_us))),
+            Field("commit_lsn", Integers(pa.array(at.commit_lsn, pa.int64()))),
+            Field("commit_idx", Integers(pa.array(at.ordinal, pa.int64()))),
+            Field("database_name", Texts(self.database)),
+            Field("transaction_annotations", Nulls(), is_optional=True),
+            Field("consumer", Record(("Consumer",), consumer)),
+        ]
+        return Record(("Metadata",), fields)
+
+
+def _unsent(record: Record) -> list[tuple[int, Mask]]:
+    """Return the columns that PostgreSQL did not send, with the rows."""
+    return [(index, ~field.present) for index, field in enumerate(record.fields) if field.present is not None]

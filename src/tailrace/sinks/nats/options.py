@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
 from tailrace.errors import ConfigError
 from tailrace.settings import Secret
+from tailrace.settings.secret import with_picklable_secrets
 from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.nats.subject import MESSAGES, token
 
@@ -94,14 +95,7 @@ class NatsOptions:
 
     def to_picklable(self) -> Self:
         """Return the options with secrets that can be pickled, for executors."""
-        return replace(
-            self,
-            **{
-                name: secret.to_picklable()
-                for name in ("password", "token", "nkey")
-                if (secret := getattr(self, name)) is not None
-            },
-        )
+        return with_picklable_secrets(self)
 
     @property
     def servers(self) -> list[tuple[str, int, bool]]:

@@ -8,29 +8,26 @@ that message, so the sink takes all of its messages into account. The cursor in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from tailrace.change import Lsn, Relation
-from tailrace.delivery import cursors
-from tailrace.delivery.coalesce import coalesce
-from tailrace.delivery.contract import BaseSink, Part, State, Step
-from tailrace.delivery.cursors import StoredState
+from tailrace.delivery.contract import Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.delivery.task import Executor, log_reader, run_in_process
-from tailrace.delivery.transforms import Shaping
 from tailrace.errors import SinkError, TailraceError
-from tailrace.log import planner, published_table, source_record
-from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
+from tailrace.log import planner, published_table
+from tailrace.log.decoding import Chunk, TableChanges
 from tailrace.log.published_table import PublishedOids
 from tailrace.log.snapshot import SnapshotReader
-from tailrace.sinks.messages import destination_registry
-from tailrace.sinks.messages.destination_registry import DestinationRegistry, PartRegistry, RegisteredTable, Standing
+from tailrace.sinks.messages.batching import merge_small, prefetch
+from tailrace.sinks.messages.destination_registry import PartRegistry, RegisteredTable
 from tailrace.sinks.messages.encoder import MessageEncoder
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.payload_encoding import ENCODINGS
+from tailrace.sinks.messages.routed_sink import RoutedSink, RoutingReceipt
+from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.messages.tailrace_envelope import TailraceEnvelope
 from tailrace.sinks.nats import connections, jetstream, message_batch
 from tailrace.sinks.nats.client import NatsClient, PublishRejected
@@ -40,55 +37,38 @@ from tailrace.sinks.nats.message_id import MessageIds
 from tailrace.sinks.nats.options import NatsOptions
 from tailrace.sinks.nats.schema_bucket import SchemaBucket
 from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
-from tailrace.store import Store
 
 _WRONG_LAST: Final = (10070, 10071)
 """JetStream's error codes for a wrong expected message id and a wrong expected sequence."""
 _DUPLICATE: Final = 0
 _CONTENDED_S: Final = 60.0
 """How long the sink publishes without expected sequences after another publisher interfered in a shared stream."""
-_BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Decoded bytes per message batch, about ten thousand small rows. Larger batches are no faster."""
-
-
 _COLLISION_HINT: Final = (
     "Set schema_in_subject = true, give them different names with `route`, such as '{schema}.{schema}_{table}', or"
     " exclude one of them."
 )
 
 
-class _Exhausted:
-    """Marks the end of the batches."""
-
-
-_EXHAUSTED: Final = _Exhausted()
-
-
-@dataclass(frozen=True)
-class PublishReceipt:
+@dataclass(frozen=True, kw_only=True)
+class PublishReceipt(RoutingReceipt):
     tail: StreamTail
     contended_until: float
     """Until when, in seconds since 1970, the sink expects other publishers in a shared stream."""
-    tables: tuple[RegisteredTable, ...] = ()
-    """The tables of the part, in the order in which their changes came."""
 
 
-class NatsSink(BaseSink):
+class NatsSink(RoutedSink):
     Options: ClassVar[type] = NatsOptions
-    replays_dead_letters: ClassVar[bool] = True
+    collision_hint: ClassVar[str] = _COLLISION_HINT
 
     def __init__(self, name: str, options: NatsOptions, context: SinkContext) -> None:
-        self.name = name
+        super().__init__(name, context)
         self._options = options.validate()
-        self._context = context
-        self._stored_state = StoredState()
         self._client: NatsClient | None = None
         self._tail: StreamTail | None = None
         self._contended_until = 0.0
         self._schema_bucket: SchemaBucket | None = None
         self._responder: SnapshotResponder | None = None
         self._is_described = False
-        self._registry = DestinationRegistry(_COLLISION_HINT)
         self._dropped: dict[int, Lsn] = {}
         """By oid, the end of the log when a table was first missing from the publication."""
         self._snapshots: SnapshotReader | None = None
@@ -109,18 +89,15 @@ class NatsSink(BaseSink):
             "_is_copy": True,
         }
 
+    def template(self) -> DestinationTemplate:
+        return self._options.template
+
     def attach(self, executor: Executor, parallelism: Callable[[], int]) -> None:
         self._executor, self._parallelism = executor, parallelism
 
-    @property
-    def _store(self) -> Store:
-        return Store.open(self._context.store.url, self._context.store.options)
-
     def open(self) -> State:
         self.close()
-        self._stored_state = cursors.load(self._store, self.name) or StoredState()
-        self._registry = destination_registry.load(self._store, self.name, _COLLISION_HINT)
-        self._check_collisions(published_table.load(self._store))
+        state = self._load_state()
         options = self._options
         config = jetstream.retention(options.max_age_s)
         jetstream.ensure_stream(
@@ -133,7 +110,7 @@ class NatsSink(BaseSink):
             options, self.name, context.store, context.common, self._executor, self._parallelism
         )
         self._responder.start()
-        return self._stored_state.state
+        return state
 
     def stage(self, part: Part) -> PublishReceipt:
         """Publish a part and return the tail of the stream once it holds all of it."""
@@ -160,13 +137,15 @@ class NatsSink(BaseSink):
         tables = PartRegistry(self._registry, self._published_oids)
         batches = (
             _batch(self._register(chunk, tables), encoder, ids, sender, schemas, newest)
-            for chunk in _merge_small(part.chunks)
+            for chunk in merge_small(part.chunks)
         )
-        for batch in _prefetch(batches):
-            self._publish(batch, sender)
+        for batch in prefetch(batches):
+            if batch is not None:
+                self._publish(batch, sender)
         for target, relation in newest.items():
             schemas.put(relation, target)
-        return PublishReceipt(self._tail or self._find_tail(sender), self._contended_until, tuple(tables.tables))
+        tail = self._tail or self._find_tail(sender)
+        return PublishReceipt(tail=tail, contended_until=self._contended_until, tables=tuple(tables.tables))
 
     def _stage_replay(self, part: Part) -> PublishReceipt:
         """Publish dead letters, unless an earlier attempt did.
@@ -188,38 +167,11 @@ class NatsSink(BaseSink):
                     client.publish_frames(data, ends, [])
                 except PublishRejected as rejection:
                     raise self._error(rejection, missing) from None
-        return PublishReceipt(self._find_tail(sender), self._contended_until)
-
-    def _register(self, chunk: Chunk, tables: PartRegistry) -> Chunk:
-        """Register the tables of a chunk before any of its messages is published."""
-        for run in chunk:
-            if isinstance(run, TableChanges) and len(run):
-                table = self._registered(run.relation, run.target, "current")
-                tables.register(replace(table, seen_at_us=int(run.at.committed_at_us[0])))
-        return chunk
-
-    def _registered(self, relation: Relation, target: tuple[str, str], standing: Standing) -> RegisteredTable:
-        destination = self._options.template.of_table(target)
-        return RegisteredTable(relation.oid, (relation.schema, relation.name), target, destination, standing)
+        return PublishReceipt(tail=self._find_tail(sender), contended_until=self._contended_until)
 
     def _encoder(self) -> MessageEncoder:
         envelope = TailraceEnvelope(ENCODINGS[self._options.encoding], has_keys=False)
         return MessageEncoder(envelope, self._options.template, self._options.message_subject)
-
-    def _published_oids(self) -> PublishedOids:
-        return published_table.load_oids(self._store)
-
-    def _check_collisions(self, published: Iterable[Relation]) -> None:
-        """Refuse to start, or to continue, with two published tables that share a subject."""
-        shaping = self._shaping()
-        shaped = [(relation, shaping.load(relation)) for relation in published]
-        self._registry.check(
-            self._registered(relation, found[1], "known") for relation, found in shaped if found is not None
-        )
-
-    def _shaping(self) -> Shaping:
-        source = source_record.load(self._store)
-        return Shaping(self._context.common, str(source["database"]) if source else "")
 
     def _find_tail(self, sender: Sender) -> StreamTail:
         self._tail = jetstream.find_tail(self._connect(), self._options.stream, sender, self._stored_state.place)
@@ -299,23 +251,14 @@ class NatsSink(BaseSink):
             highest = receipt.tail.highest_position
             if highest is None or highest.commit_lsn < (step.after.cursor or 0):
                 place = receipt.tail.last_sequence
-        stored = replace(self._stored_state, state=step.after, place=place)
-        registry = self._registry
-        tables = [table for receipt in receipts for table in receipt.tables]
-        for table in tables:
-            registry = registry.register(table, self._published_oids)
-        if tables:
+        if tables := [table for receipt in receipts for table in receipt.tables]:
+            registry = self._registry_after(receipts)
             self._remove_descriptions(registry.unused([*self._registry.tables.values(), *tables]))
-        self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
-        self._save_registry(registry)
+        self._stored_state = replace(self._stored_state, place=place)
+        super().commit(step, receipts)
         if not self._is_described:
             self._renew_schema_connection()
             self._describe()
-
-    def _save_registry(self, registry: DestinationRegistry) -> None:
-        if registry != self._registry:
-            destination_registry.save(self._store, self.name, registry)
-        self._registry = registry
 
     def _remove_descriptions(self, tables: Sequence[RegisteredTable]) -> None:
         """Remove the bucket's entries of tables that were renamed or dropped."""
@@ -375,8 +318,7 @@ class NatsSink(BaseSink):
         return planner.latest_offset(log_reader(self._context.store)).lsn
 
     def rewind(self, state: State) -> None:
-        self._stored_state = cursors.rewind(self._store, self.name, state)
-        self._save_registry(self._registry.rewound())
+        super().rewind(state)
         self._tail = None
 
     def close(self) -> None:
@@ -408,36 +350,6 @@ class NatsSink(BaseSink):
 
 def _one() -> int:
     return 1
-
-
-def _prefetch(batches: Iterator[MessageBatch | None]) -> Iterator[MessageBatch]:
-    """Yield the batches, preparing each one while the previous one is published."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, batches, _EXHAUSTED)
-        while not isinstance(batch := coming.result(), _Exhausted):
-            coming = pool.submit(next, batches, _EXHAUSTED)
-            if batch is not None:
-                yield batch
-
-
-def _merge_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Merge small chunks: each run of changes costs milliseconds, however short it is."""
-    waiting: list[Chunk] = []
-    size = 0
-    for chunk in chunks:
-        waiting.append(chunk)
-        size += sum(run.new.batch.nbytes + run.old.batch.nbytes for run in chunk if isinstance(run, TableChanges))
-        size += sum(len(content) for run in chunk if isinstance(run, LogicalMessages) for content in run.content)
-        if size > _BATCH_BYTES:
-            yield _merge(waiting)
-            waiting, size = [], 0
-    yield _merge(waiting)
-
-
-def _merge(chunks: Sequence[Chunk]) -> Chunk:
-    runs = sorted(coalesce(chunks), key=lambda run: run.at.position(0))
-    messages = [run for chunk in chunks for run in chunk if isinstance(run, LogicalMessages)]
-    return [*runs, LogicalMessages.joined(messages)] if messages else runs
 
 
 def _batch(

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from tests.contract.delivery_driver import Crash, DeliveryDriver, crash_after_staging
-from tests.contract.nats_stream import NatsStream
+from tests.contract.delivery_driver import Crash, DeliveryDriver, crash_after_staging, crashing
+from tests.contract.webhook_receiver import HttpReceiver
 from tests.log.stream import SOURCE, Server, write
 from tests.pgoutput import build
+from tests.sinks.limited_destination import (
+    UNLIMITED,
+    LimitedDestination,
+    LimitedReceiver,
+    LimitedStream,
+    LimitedTopic,
+)
 from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
-from tailrace.change import Lsn, Operation, Position
+from tailrace.change import Lsn, Operation
 from tailrace.cli import main
 from tailrace.delivery import pipeline
 from tailrace.delivery.dead_letters import DeadLetters
-from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until
 from tailrace.errors import PoisonError
 from tailrace.log import source_record
@@ -40,20 +48,31 @@ class ServerWithLargeRows(Server):
 
 
 @pytest.fixture
-def stream(nats_server: NatsServer) -> NatsStream:
-    stream = NatsStream(nats_server, "json")
-    stream.make(max_msg_size=_LIMIT)
-    return stream
+def webhook_server() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as server:
+        yield server
+
+
+@pytest.fixture(params=["nats", "kafka", "webhook"])
+def limited(request: pytest.FixtureRequest) -> LimitedDestination:
+    kinds = {"nats": LimitedStream, "kafka": LimitedTopic, "webhook": LimitedReceiver}
+    destination: LimitedDestination = kinds[request.param](request.getfixturevalue(f"{request.param}_server"))
+    destination.set_limit(_LIMIT)
+    return destination
 
 
 @pytest.fixture
-def delivering(stream: NatsStream, tmp_path: Path) -> DeliveryDriver:
+def delivering(limited: LimitedDestination, tmp_path: Path) -> DeliveryDriver:
     store = Store.open((tmp_path / "store").as_uri())
     write(store, ServerWithLargeRows(1).work(40), most=8)
     source_record.save(store, SOURCE, Lsn(0))
-    driver = DeliveryDriver(stream, settings.StoreSettings(store.url), on_poison="dead_letter")
-    raw = "\n".join(f'{name} = "{value}"' for name, value in {"name": "tested", **stream.settings()}.items())
-    (tmp_path / "tailrace.toml").write_text(f'[store]\nurl = "{store.url}"\n[[sink]]\non_poison = "dead_letter"\n{raw}')
+    common = {"start": "earliest", "on_poison": "dead_letter"}
+    driver = DeliveryDriver(limited.place, settings.StoreSettings(store.url), **common)
+    raw = "\n".join(
+        f"{name} = {json.dumps(value)}"
+        for name, value in {"name": "tested", **limited.place.settings(), **common}.items()
+    )
+    (tmp_path / "tailrace.toml").write_text(f'[store]\nurl = "{store.url}"\n[[sink]]\n{raw}')
     return driver
 
 
@@ -74,26 +93,22 @@ def _replay(stepper: DrivenStepper) -> None:
             stepper.add_dead_letters(error)
 
 
-def _positions(stream: NatsStream) -> list[Position]:
-    return [message.position for message in stream.changes()]
-
-
 def test_dead_letters_are_listed_shown_and_replayed(
-    stream: NatsStream, delivering: DeliveryDriver, tmp_path: Path
+    limited: LimitedDestination, delivering: DeliveryDriver, tmp_path: Path
 ) -> None:
     with delivering.stepper() as one:
         one.deliver(one.log_end())
         letters = DeadLetters(delivering.reader, "tested")
         letters.load()
         count = one.dead_letters
-        before = _positions(stream)
+        before = limited.positions()
         assert count == len(letters.positions) > 1
         assert before == sorted(before)
         assert not letters.positions & set(before)
 
         listed = _run(tmp_path, "list", "tested").splitlines()
         assert len(listed) == count + 1
-        assert f"bytes, and the server accepts {_LIMIT:,}" in listed[1]
+        assert limited.refusal.format(limit=_LIMIT) in listed[1]
         first = min(letters.positions)
         shown = _run(tmp_path, "show", "tested", str(first))
         assert '"after": {' in shown or '"before": {' in shown
@@ -103,48 +118,75 @@ def test_dead_letters_are_listed_shown_and_replayed(
         _run(tmp_path, "replay", "tested", str(first))
         _replay(one)
         assert one.dead_letters == count
-        assert _positions(stream) == before
+        assert limited.positions() == before
         assert "requested" not in _run(tmp_path, "list")
 
-        stream.make(max_msg_size=-1)
+        limited.set_limit(UNLIMITED)
         _run(tmp_path, "replay", "tested", "--all")
         assert _run(tmp_path, "list").count("requested") == count
         _replay(one)
         assert one.dead_letters == 0
         assert _run(tmp_path, "list") == "there are no dead letters\n"
-        published = _positions(stream)
+        published = limited.positions()
         assert published == [*before, *sorted(letters.positions)]
-        ids = [message.headers["Nats-Msg-Id"] for message in stream.changes()]
+        ids = [id for _, id in limited.received()]
         assert len(set(ids)) == len(ids)
     # A later start knows how far the sink is, although the last messages have older positions.
     with delivering.stepper() as one:
         one.deliver(one.log_end())
         one.sink.maintain()
-    assert _positions(stream) == published
+    assert limited.positions() == published
 
 
 def test_a_replay_that_crashes_is_published_once(
-    stream: NatsStream, delivering: DeliveryDriver, tmp_path: Path
+    limited: LimitedDestination, delivering: DeliveryDriver, tmp_path: Path
 ) -> None:
     with delivering.stepper() as one:
         one.deliver(one.log_end())
-        before = _positions(stream)
-        stream.make(max_msg_size=-1, duplicate_window=0.1)
+        before = limited.positions()
+        limited.set_limit(UNLIMITED)
         _run(tmp_path, "replay", "tested", "--all")
         one.run = crash_after_staging(one.run)
         with pytest.raises(Crash):
             _replay(one)
-    assert len(_positions(stream)) > len(before)
-    assert stream.wait_for_duplicate_window()
+    assert len(limited.positions()) > len(before)
+    limited.forget_duplicates()
     with delivering.stepper() as one:
         _replay(one)
         assert one.dead_letters == 0
-    published = _positions(stream)
+    published = limited.positions()
     assert len(set(published)) == len(published)
 
 
+@pytest.mark.parametrize("limited", ["kafka"], indirect=True)
+def test_a_replay_that_crashes_at_any_time(
+    limited: LimitedDestination, delivering: DeliveryDriver, tmp_path: Path
+) -> None:
+    """Also between two transactions that have dead letters."""
+    with delivering.stepper() as one:
+        one.deliver(one.log_end())
+        count = one.dead_letters
+        before = limited.positions()
+    limited.set_limit(UNLIMITED)
+    _run(tmp_path, "replay", "tested", "--all")
+    crashes = 0
+    while True:
+        with delivering.stepper() as one:
+            try:
+                with crashing(1 + 3 * crashes):
+                    _replay(one)
+                break
+            except Crash:
+                crashes += 1
+    assert crashes > 3
+    assert one.dead_letters == 0
+    published = limited.positions()
+    assert published[: len(before)] == before
+    assert len(set(published)) == len(published) == len(before) + count
+
+
 def test_a_running_sink_replays_on_request(
-    stream: NatsStream,
+    limited: LimitedDestination,
     delivering: DeliveryDriver,
     tmp_path: Path,
     spark: SparkSession,
@@ -158,20 +200,21 @@ def test_a_running_sink_replays_on_request(
     try:
         assert engine.wait(engine.end(), 180), engine.sinks["tested"].status()
         count = engine.sinks["tested"].status().dead_letters
-        before = _positions(stream)
+        before = limited.positions()
         assert count > 1
-        stream.make(max_msg_size=-1)
+        limited.set_limit(UNLIMITED)
         _run(tmp_path, "replay", "tested", "--all")
         assert wait_until(lambda: engine.sinks["tested"].status().dead_letters == 0, 60), engine.sinks[
             "tested"
         ].status()
     finally:
         engine.stop()
-    published = _positions(stream)
+    published = limited.positions()
     assert published[: len(before)] == before
     assert len(set(published)) == len(published) == len(before) + count
 
 
+@pytest.mark.parametrize("limited", ["nats"], indirect=True)
 def test_positions_without_a_dead_letter_are_refused(delivering: DeliveryDriver, tmp_path: Path) -> None:
     for arguments, words in (
         (["show", "tested", "0/1:2"], "sink tested has no dead letter at 0/1:2"),
