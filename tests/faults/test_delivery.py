@@ -93,10 +93,10 @@ class Scene:
         try:
             assert process.wait(600) == 0, self.tail()
         finally:
-            _kill(process)
+            kill(process)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and everything that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -199,7 +199,7 @@ def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database:
                     killed.start()
                 progress.wait(process)
             finally:
-                _kill(process)
+                kill(process)
             unrecorded = 0
             for number in range(KILLS):
                 process = scene.start()
@@ -212,7 +212,7 @@ def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database:
                 finally:
                     if number % 2:
                         nats_server.kill9()
-                    _kill(process)
+                    kill(process)
                 if number % 2:
                     nats_server.start()
                 state = cursors.load(scene.store, "bus")
@@ -240,7 +240,7 @@ def test_all_sinks_on_a_cluster_whose_workers_are_killed(cluster: Cluster, datab
                     cluster.add_worker()
                 progress.wait(process)
             finally:
-                _kill(process)
+                kill(process)
         scene.deliver_all("--master", cluster.url)
         destinations.assert_match(scene)
 
