@@ -22,6 +22,10 @@ _PARTS = (
     "query",
     "audit",
     "nats",
+    "encoding",
+    "kafka",
+    "rabbitmq",
+    "webhook",
 )
 
 

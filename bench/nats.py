@@ -7,30 +7,26 @@ made before its clock starts, so the difference is the cost of reading, decoding
 from __future__ import annotations
 
 import asyncio
-import random
 import statistics
 import tempfile
 import threading
 import time
+from functools import partial
 from unittest.mock import patch
 
 import nats
-import numpy as np
-import psutil
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from bench.delivery_latency import Capturing
+from bench.message_sink import EVENTS, Drain, chunks, measure_latency
 from bench.ready_log import ReadyLog, make
 from bench.replica import INSERTS
 from bench.report import Report
 from bench.throughput import TABLE, receive
-from tailrace import settings, sinks
+from tailrace import settings
 from tailrace.delivery.sink_settings import SinkSettings
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.log import decoding, planner
-from tailrace.log.reader import LogReader
 from tailrace.sinks.messages.encoder import MessageEncoder
 from tailrace.sinks.messages.payload_encoding import ENCODINGS
 from tailrace.sinks.messages.tailrace_envelope import TailraceEnvelope
@@ -40,9 +36,6 @@ from tailrace.sinks.nats.message_batch import Sender
 from tailrace.sinks.nats.message_id import MessageIds
 from tailrace.sinks.nats.schema_bucket import SchemaBucket
 from tailrace.sinks.nats.snapshot_responder import SnapshotResponder
-from tailrace.spark import engine_session
-from tailrace.spark.engine import Engine
-from tailrace.store import Store
 
 _SMALL = (
     "CREATE TABLE small (id int PRIMARY KEY, customer int, status text, total numeric(10,2), placed_at timestamptz)"
@@ -51,11 +44,7 @@ _SMALL_ROWS = """
 INSERT INTO small SELECT g, g % 5000, (ARRAY['new', 'paid', 'sent', 'cancelled'])[1 + g % 4], (g % 9000) / 100.0,
     '2026-01-01 00:00:00+00'::timestamptz + g * interval '37 seconds' FROM generate_series(1, 500000) g
 """
-_ROUNDS = 3
 _LIMIT_S = 600.0
-_PER_SECOND = 50
-_COMMITS = 1000
-_WARMING = 500
 
 
 def run(report: Report) -> None:
@@ -67,57 +56,25 @@ def run(report: Report) -> None:
         log = make(server, "inserts", f"{name}/log", [TABLE.format(name="t"), _SMALL, _SMALL_ROWS], [INSERTS])
         _drain(report, log)
         _snapshots(report, log)
-    _latency(report)
+    with NatsServer() as server:
+        sink = {"type": "nats", "url": server.url}
+        measure_latency(report, "NATS", sink, lambda seen, finished: asyncio.run(_watch(server.url, seen, finished)))
 
 
 def _drain(report: Report, log: ReadyLog) -> None:
-    spark = engine_session.start(settings.Settings(), ()).wait()
-    ours: list[float] = []
-    bare: list[float] = []
-    received: list[float] = []
-    processors: list[float] = []
-    try:
-        with log.connect() as connection:
-            row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
-            assert row is not None
-            for round_ in range(_ROUNDS + 1):
-                received.append(receive(log.server, connection, str(row[0]), "tailrace", log.database))
-                with NatsServer() as server:
-                    bare.append(_publish(log, server))
-                with NatsServer() as server:
-                    configured = settings.Settings(
-                        store=settings.StoreSettings(url=log.store_url),
-                        sinks=({"type": "nats", "name": f"bus{round_}", "url": server.url},),
-                    )
-                    engine = Engine(configured, sinks.from_settings(configured, {}), spark=spark)
-                    before, began = _cpu(), time.monotonic()
-                    engine.start()
-                    try:
-                        done = engine.wait(engine.end(), _LIMIT_S)
-                        ours.append(time.monotonic() - began)
-                        assert done, engine.sinks[f"bus{round_}"].error or "not delivered in time"
-                        processors.append(_cpu() - before)
-                    finally:
-                        engine.stop()
-                    _check(server)
-    finally:
-        spark.stop()
-    events = 1_000_001
+    with log.connect() as connection:
+        row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+        assert row is not None
+        received = [receive(log.server, connection, str(row[0]), "tailrace", log.database) for _ in range(3)]
     report.section("1M inserts, 1,000 a transaction; median of three rounds after one to warm up")
-    rate, alone, only = (events / statistics.median(times[1:]) for times in (ours, bare, received))
+    only = EVENTS / statistics.median(received)
     report.line("pg_recvlogical into nothing", f"{only:,.0f} events/s")
-    report.line("bare publisher of the same frames", f"{alone:,.0f} events/s")
-    least = min(60_000, 0.6 * alone)
-    report.line("deliver", f"{rate:,.0f} events/s", f"want ≥ {least:,.0f}", ok=rate >= least)
-    report.line("ratio to pg_recvlogical", f"{rate / only:.2f}")
-    report.line("ratio to the bare publisher", f"{rate / alone:.2f}")
-    report.line("CPU seconds per million", f"{statistics.median(processors[1:]):.1f}", "ours, Spark's Java included")
+    drain = Drain("bus", NatsServer, lambda server: {"type": "nats", "url": server.url}, partial(_publish, log), _check)
+    report.line("ratio to pg_recvlogical", f"{drain.run(report, log) / only:.2f}")
 
 
 def _publish(log: ReadyLog, server: NatsServer) -> float:
     """Make the frames, then start the clock."""
-    reader = LogReader(Store.open(log.store_url))
-    batch = planner.next_batch(reader, planner.start_offset(reader, None), planner.UNLIMITED)
     options = NatsOptions(url=server.url)
     client = NatsClient(options, "bench")
     try:
@@ -126,9 +83,8 @@ def _publish(log: ReadyLog, server: NatsServer) -> float:
         encoder = MessageEncoder(envelope, options.template, options.message_subject)
         made: list[tuple[memoryview, message_batch.I64]] = []
         last = 0
-        for chunk in decoding.chunks(reader, batch.slices, decoding.ChangeFilter(), as_text=True):
-            runs = [run for run in chunk[1] if isinstance(run, decoding.TableChanges)]
-            messages = message_batch.merge(encoder.encode(runs, ids), Sender("bench", 0))
+        for chunk in chunks(log):
+            messages = message_batch.merge(encoder.encode(chunk, ids), Sender("bench", 0))
             if messages is not None:
                 made.append(message_batch.encode_frames(messages, client.ack_subject, last))
                 last += len(messages)
@@ -176,68 +132,7 @@ def _check(server: NatsServer) -> None:
         state = client.request("$JS.API.STREAM.INFO.CDC")["state"]
     finally:
         client.close()
-    assert state["messages"] == state["last_seq"] == 1_000_001, state
-
-
-def _cpu() -> float:
-    """The CPU seconds of this process and its children, except the servers."""
-    own = psutil.Process()
-    total = 0.0
-    for process in (own, *own.children(recursive=True)):
-        try:
-            name = process.name()
-            if name.startswith(("postgres", "nats-server", "pg_", "sh")):
-                continue
-            times = process.cpu_times()
-            total += times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return total
-
-
-def _latency(report: Report) -> None:
-    report.title(f"NATS: commit → a consumer of the stream, {_COMMITS} transactions at {_PER_SECOND} a second")
-    with (
-        Postgres() as source,
-        NatsServer() as server,
-        tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory,
-        source.connect() as connection,
-    ):
-        connection.execute("CREATE TABLE t (id serial PRIMARY KEY, note text)")
-        with Capturing(source, directory):
-            store = Store.open(directory)
-            assert wait_until(lambda: any(i.key.endswith("meta.json") for i in store.list("snapshots")), 60)
-            configured = settings.Settings(
-                store=settings.StoreSettings(url=directory), sinks=({"type": "nats", "name": "bus", "url": server.url},)
-            )
-            engine = Engine(configured, sinks.from_settings(configured, {}))
-            engine.start()
-            seen: list[float] = []
-            committed: list[float] = []
-            finished = threading.Event()
-            watcher = threading.Thread(target=lambda: asyncio.run(_watch(server.url, seen, finished)))
-            try:
-                connection.execute("INSERT INTO t (note) VALUES ('first')")
-                assert wait_until(lambda: engine.wait(engine.end(), 0), 120), engine.sinks["bus"].error
-                watcher.start()
-                assert wait_until(lambda: len(seen) >= 1, 60), "the consumer did not start in time"
-                seen.clear()
-                rng = random.Random(1)
-                for _ in range(_WARMING + _COMMITS):
-                    time.sleep(rng.expovariate(_PER_SECOND))
-                    connection.execute("INSERT INTO t (note) VALUES ('x')")
-                    committed.append(time.time())
-                assert wait_until(lambda: len(seen) >= len(committed), 60), "messages did not arrive in time"
-            finally:
-                finished.set()
-                watcher.join()
-                engine.stop()
-    spans = np.array([1000 * (s - c) for s, c in zip(seen, committed, strict=True)][_WARMING:])
-    report.section("after 500 to warm up")
-    for percent, want in ((50, 150), (95, None)):
-        figure = float(np.percentile(spans, percent))
-        ok = None if want is None else figure <= want
-        report.line(f"p{percent}", f"{figure:.0f} ms", f"want ≤ {want}" if want else "", ok=ok)
+    assert state["messages"] == state["last_seq"] == EVENTS, state
 
 
 async def _watch(url: str, seen: list[float], finished: threading.Event) -> None:
