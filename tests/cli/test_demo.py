@@ -13,6 +13,7 @@ import sys
 import pytest
 from tests.capturing import tailrace
 
+from tailrace.embedded.kafka import KafkaServer
 from tailrace.log.verify import verify
 from tailrace.store import FileStore, Store
 
@@ -52,6 +53,19 @@ def test_log_replica_lake_and_stream_equal_the_database_at_the_end() -> None:
     store = _demo_store(done.stdout)
     assert not list(verify(store))
     shutil.rmtree(store.root.parent)
+
+
+@pytest.mark.soak
+def test_kafka_has_the_same_messages(kafka_server: KafkaServer) -> None:
+    """The fixture skips the test if the server cannot be fetched."""
+    done = subprocess.run(
+        tailrace("demo", "--seconds", "3", "--with", "kafka"), capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"[1-9][\d,]* messages in Kafka: every change in the log", done.stdout)
+    assert done.stdout.count("equal, row for row") == 3
+    shutil.rmtree(_demo_store(done.stdout).root.parent)
 
 
 def _assert_shows_the_stream(shown: str) -> None:

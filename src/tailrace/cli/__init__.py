@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMMANDS: Final = {
     "demo": "Capture and replicate a sample shop on embedded servers.",
     "init": "Write a tailrace.toml that explains every setting.",
-    "check": "Check the source and print the SQL that fixes it.",
+    "check": "Check the source and the sinks, and print what fixes them.",
     "run": "Run capture and all sinks under a supervisor, with HTTP.",
     "status": "Show the status of the source, the log and the sinks.",
     "capture": "Stream changes from the source into the log.",

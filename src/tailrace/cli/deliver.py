@@ -203,7 +203,8 @@ def _finish(engine: Engine, end: Offset | None) -> None:
     for delivery in engine.sinks.values():
         final = delivery.status()
         click.echo(f"sink {final.name} {final.state}: {final.changes:,} changes delivered, up to {final.cursor or '-'}")
-    failed = [d for d in engine.sinks.values() if d.has_failed and d.error is not None]
+    # A sink that its destination paused has not delivered everything, which --once has to report.
+    failed = [d for d in engine.sinks.values() if d.error and (d.has_failed or (end and d.is_paused_by_destination))]
     for delivery in failed[:-1]:
         assert delivery.error is not None
         click.echo(f"error: sink {delivery.name}: {delivery.error}\nhint: {delivery.error.hint}", err=True)

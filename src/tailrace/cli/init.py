@@ -99,8 +99,8 @@ url = "file:///var/lib/tailrace"
 
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats (a stream), or package.module:Class for a
-# sink of your own. See docs/sinks.
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages), or
+# package.module:Class for a sink of your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -124,6 +124,23 @@ url = "file:///var/lib/tailrace"
 # "*.*.email" = "hash"
 # [sink.where]
 # "public.orders" = "total > 100"
+#
+# Sinks of messages choose an envelope: tailrace, debezium, row, outbox, cloudevents or sequin. See docs/messages.md.
+# [[sink]]
+# type = "kafka"
+# name = "topics"
+# url = "kafka://localhost:9092"
+# topic = "{schema}.{table}"
+# [[sink]]
+# type = "rabbitmq"
+# name = "events"
+# url = "amqp://user@localhost:5672/"
+# stream = "{schema}.{table}"
+# [[sink]]
+# type = "webhook"
+# name = "hook"
+# url = "https://example.com/changes"
+# batch = 100
 """
 
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
@@ -23,22 +23,36 @@ from tailrace.cli.demo.demo_replica import DemoReplica
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.shop import Shop
+from tailrace.errors import ConfigError
 from tailrace.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from tailrace.cli.demo.demo_consumer import DemoConsumer
+
+_NATS_MODULES: Final = ("msgpack", "zstandard")
+_KAFKA_MODULES: Final = ("confluent_kafka", "msgpack")
 
 
 @click.command("demo", short_help="Capture and replicate a sample shop on embedded servers.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Run for this long.")
-def command(seconds: float) -> None:
+@click.option(
+    "--with",
+    "extra",
+    type=click.Choice(["kafka"]),
+    multiple=True,
+    help="Also publish to a Kafka server, which is fetched from Maven Central on its first use (45 MB).",
+)
+def command(seconds: float, extra: tuple[str, ...]) -> None:
     """Run a small shop on an embedded PostgreSQL, capture its changes into a log, and deliver them to a second
     PostgreSQL, an audit trail, an Iceberg lake and a NATS stream. Show the changes live. Meanwhile you can query the
     lake with psql and subscribe to the stream.
 
     At the end, the demo compares the rows of the database with those in the log, the replica, the lake and the stream.
     It prints some of them and the history of one order, and reverts one change. Without Spark (pip install
-    'tailrace[spark]') there is only the log. The lake also needs tailrace[query], and the stream tailrace[nats].
+    'tailrace[spark]') there is only the log. The lake also needs tailrace[query], the stream tailrace[nats], and Kafka
+    tailrace[kafka].
     """
     console = Console(highlight=False)
     output.log_to_stderr(logging.ERROR)
@@ -54,13 +68,14 @@ def command(seconds: float) -> None:
         )
         capture = stack.enter_context(DemoCapture(configured, store))
         reader = stack.enter_context(DemoReader(store))
-        replica = lake = consumer = None
+        replica = lake = None
+        consumers: list[DemoConsumer] = []
         if demo_replica.is_installed():
             warehouse = directory / "lake" if demo_lake.is_installed() else None
-            consumer = stack.enter_context(_consumer()) if _has_nats() else None
-            replica = stack.enter_context(DemoReplica(configured, reader, warehouse, consumer))
+            consumers = [stack.enter_context(consumer) for consumer in _consumers(extra)]
+            replica = stack.enter_context(DemoReplica(configured, reader, warehouse, consumers))
             lake = stack.enter_context(DemoLake(warehouse)) if warehouse is not None else None
-        components = screen.DemoComponents(capture, reader, replica, lake, consumer)
+        components = screen.DemoComponents(capture, reader, replica, lake, consumers)
         on_stop(stopping.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
             screen.show(console, components, seconds, stopping)
@@ -69,12 +84,18 @@ def command(seconds: float) -> None:
         summary.show(console, components, store)
 
 
-def _has_nats() -> bool:
-    """Whether the dependencies of the sink `nats` are installed."""
-    return all(importlib.util.find_spec(name) for name in ("msgpack", "zstandard"))
+def _consumers(extra: Sequence[str]) -> Iterator[DemoConsumer]:
+    if _has(_NATS_MODULES):
+        from tailrace.cli.demo.nats_consumer import NatsConsumer
+
+        yield NatsConsumer()
+    if "kafka" in extra:
+        if not _has(_KAFKA_MODULES):
+            raise ConfigError("the sink kafka is not installed", "pip install 'tailrace[kafka]'")
+        from tailrace.cli.demo.kafka_consumer import KafkaConsumer
+
+        yield KafkaConsumer()
 
 
-def _consumer() -> DemoConsumer:
-    from tailrace.cli.demo.demo_consumer import DemoConsumer
-
-    return DemoConsumer()
+def _has(modules: Sequence[str]) -> bool:
+    return all(importlib.util.find_spec(name) for name in modules)

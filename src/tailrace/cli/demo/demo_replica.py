@@ -20,6 +20,8 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SparkError, TailraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.cli.demo.demo_consumer import DemoConsumer
     from tailrace.delivery.pipeline import Pipeline
     from tailrace.spark.engine import Engine
@@ -40,12 +42,16 @@ class DemoReplica:
     """Runs the engine until the context exits. `state` and `changes` show how far the replica is."""
 
     def __init__(
-        self, configured: settings.Settings, reader: DemoReader, warehouse: Path | None, consumer: DemoConsumer | None
+        self,
+        configured: settings.Settings,
+        reader: DemoReader,
+        warehouse: Path | None,
+        consumers: Sequence[DemoConsumer],
     ) -> None:
-        """`warehouse` is the location of the lake, `consumer` the consumer of the stream. Each may be None."""
+        """`warehouse` is the location of the lake, and may be None. `consumers` are those of messages."""
         self._configured = configured
         self._warehouse = warehouse
-        self._consumer = consumer
+        self._consumers = consumers
         self._reader = reader
         self._server: Postgres | None = None
         self._engine: Engine | None = None
@@ -123,8 +129,7 @@ class DemoReplica:
         ]
         if self._warehouse is not None:
             configured_sinks.append({"type": "iceberg", "name": LAKE, "warehouse": self._warehouse.as_uri()})
-        if self._consumer is not None:
-            configured_sinks.append(self._consumer.sink)
+        configured_sinks += [consumer.sink for consumer in self._consumers]
         configured = settings.Settings(store=self._configured.store, sinks=tuple(configured_sinks))
         if self._stopping.is_set():
             return

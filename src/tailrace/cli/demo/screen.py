@@ -24,6 +24,8 @@ from tailrace.log.change_text import to_line
 from tailrace.rate import Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.cli.demo.demo_consumer import ConsumedMessage, DemoConsumer
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
@@ -39,7 +41,7 @@ class DemoComponents:
     reader: DemoReader
     replica: DemoReplica | None
     lake: DemoLake | None
-    consumer: DemoConsumer | None
+    consumers: Sequence[DemoConsumer]
 
 
 def show(console: Console, components: DemoComponents, seconds: float, stopping: threading.Event) -> None:
@@ -73,7 +75,7 @@ def _panels(components: DemoComponents, rate: float, left: float) -> Group:
         Panel(grid, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
         Panel(_replica(components.replica), title="log → replica", title_align="left"),
         *_lake(components.lake),
-        *_stream(components.consumer),
+        *(panel for consumer in components.consumers for panel in _stream(consumer)),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
 
@@ -95,16 +97,16 @@ def _lake(lake: DemoLake | None) -> list[Panel]:
     return [Panel(Group(*lines), title="log → Iceberg, queried over the PostgreSQL protocol", title_align="left")]
 
 
-def _stream(consumer: DemoConsumer | None) -> list[Panel]:
-    if consumer is None or consumer.last is None:
+def _stream(consumer: DemoConsumer) -> list[Panel]:
+    if consumer.last is None:
         return []
     lines = [Text(consumer.command, style="bold"), *message_lines(consumer.last)]
-    return [Panel(Group(*lines), title="log → NATS JetStream, as a consumer sees it", title_align="left")]
+    return [Panel(Group(*lines), title=consumer.title, title_align="left")]
 
 
 def message_lines(message: ConsumedMessage, indent: str = "") -> list[Text]:
     """Return the lines of a message, truncated to the width of the screen."""
-    return [_truncate(f"{indent}{message.subject}  {message.id}"), _truncate(f"{indent}    {message.text}")]
+    return [_truncate(f"{indent}{message.destination}  {message.id}"), _truncate(f"{indent}    {message.text}")]
 
 
 def query_lines(lake: DemoLake) -> list[str]:
@@ -149,9 +151,10 @@ def _print_lines(console: Console, components: DemoComponents, deadline: float, 
             click.echo(f"    lake: {components.lake.command}")
             for line in query_lines(components.lake):
                 click.echo(f"        {line}")
-        if components.consumer is not None and components.consumer.last is not None:
-            click.echo(f"    stream: {components.consumer.command}")
-            for text in message_lines(components.consumer.last, " " * 8):
-                console.print(text, no_wrap=True, overflow="ellipsis")
+        for consumer in components.consumers:
+            if consumer.last is not None:
+                click.echo(f"    {consumer.name}: {consumer.command}")
+                for text in message_lines(consumer.last, " " * 8):
+                    console.print(text, no_wrap=True, overflow="ellipsis")
         for change in list(reader.recent)[-2:]:
             click.echo(f"    {to_line(change)}")

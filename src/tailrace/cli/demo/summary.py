@@ -59,7 +59,7 @@ def show(console: Console, components: DemoComponents, store: Store) -> None:
         capture.wait(lambda: capture.capture.durable_lsn >= lsn)
         expected = {table: _rows(connection, table) for table in TABLES}
     sides = {"log": _rows_from_log(store)}
-    message_count = 0
+    message_counts: dict[str, int] = {}
     # A sink in the middle of a step reports its cursor shortly after.
     if replica is not None and replica.error is None and wait_until(replica.has_all, 5):
         with connect(replica.address) as connection:
@@ -67,10 +67,10 @@ def show(console: Console, components: DemoComponents, store: Store) -> None:
         if components.lake is not None:
             with components.lake.connect() as connection:
                 sides["lake"] = {table: _rows(connection, table) for table in TABLES}
-        if components.consumer is not None:
-            message_count = components.consumer.finish()
+        for consumer in components.consumers:
+            message_counts[consumer.name] = consumer.finish()
             with connect(capture.source) as connection:
-                sides["stream"] = _rows_from_messages(connection, components.consumer)
+                sides[consumer.name] = _rows_from_messages(connection, consumer)
     # Without a border, so that it fits into 80 columns.
     verdict = Table(title=f"rows at {lsn}", title_justify="left", show_edge=False, pad_edge=False)
     verdict.add_column("table")
@@ -101,8 +101,10 @@ def show(console: Console, components: DemoComponents, store: Store) -> None:
         console.print("the lake, queried over the PostgreSQL protocol:")
         for line in query_lines(components.lake):
             console.print(f"  {line}", markup=False, soft_wrap=True)
-    if "stream" in sides and components.consumer is not None:
-        different += [] if _print_stream(console, components.consumer, message_count, reader) else ["stream"]
+    for consumer in components.consumers:
+        if consumer.name in sides:
+            is_equal = _print_messages(console, consumer, message_counts[consumer.name], reader)
+            different += [] if is_equal else [consumer.name]
     if "replica" in sides and replica is not None:
         audit_trail.show(console, capture.source, replica.address.url)
     _print_next_steps(console, store)
@@ -123,19 +125,19 @@ def _print_replica(console: Console, replica: DemoReplica | None, *, compared: b
         console.print(f"commit → replica {_percentiles(replica.delays)}, once it had caught up")
 
 
-def _print_stream(console: Console, consumer: DemoConsumer, message_count: int, reader: DemoReader) -> bool:
-    """Print the newest messages. Return whether the stream has every change of the log once, in order."""
+def _print_messages(console: Console, consumer: DemoConsumer, message_count: int, reader: DemoReader) -> bool:
+    """Print the newest messages. Return whether the server has every change of the log once, in order."""
     expected = reader.positions
-    is_equal = message_count == len(expected) and consumer.positions == expected
+    is_equal = message_count == len(expected) and consumer.has_every(expected)
     if is_equal:
         console.print(
-            f"{message_count:,} messages in the stream: every change in the log, once and in order,"
+            f"{message_count:,} messages in {consumer.place}: every change in the log, once and {consumer.order},"
             f" except {reader.operations.total() - message_count} of Tailrace's own markers"
         )
     else:
         console.print(
-            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {message_count:,} messages in the stream,"
-            f" {len(consumer.positions):,} consumed[/]"
+            f"[bold red]DIFFERENT: {len(expected):,} changes in the log, {message_count:,} messages in"
+            f" {consumer.place}, {len(consumer.positions):,} consumed[/]"
         )
     console.print("the newest message of each operation, as a consumer sees it:")
     for message in consumer.newest.values():
