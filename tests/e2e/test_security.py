@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import pickle
 import subprocess
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from tests.capturing import tailrace
+from tests.contract.webhook_receiver import Answer, HttpReceiver, Received
 from tests.fixtures.postgres import running
 
 from tailrace import settings
@@ -203,3 +205,66 @@ def test_errors_and_settings_do_not_contain_the_password(password_server: Postgr
             None, {"TAILRACE_SOURCE_URL": f"postgresql://u:{TOKEN}%zz@h/d", "TAILRACE_STORE_URL": "file:///x"}
         )
     assert_nowhere(*traceback.format_exception(refused.value), pickle.dumps(refused.value))
+
+
+_WEBHOOK = """
+    [[sink]]
+    type = "webhook"
+    name = "hook"
+    url = "{url}/{token}?key={token}"
+    secret = "{key}"
+    batch = 50
+    allow_private = true
+    start = "snapshot"
+    headers = {{ "X-Api-Key" = "{token}" }}
+    """
+_CREDENTIALS = {
+    "oauth": """
+        oauth_url = "{url}/token?key={token}"
+        oauth_client_id = "client"
+        oauth_client_secret = "{token}"
+        """,
+    "basic": """
+        user = "ann"
+        password = "{token}"
+        """,
+}
+
+
+@pytest.mark.parametrize("how", ["oauth", pytest.param("basic", marks=pytest.mark.soak)])
+def test_secrets_of_a_webhook_are_written_nowhere(machine: Machine, how: str) -> None:
+    """Neither when it delivers, nor when the receiver or the token server rejects them."""
+    machine.configure("file", PASSWORD)
+    code, output = machine.run("capture", "--until-lsn", "current")
+    assert code == 0, output
+    is_accepted = False
+
+    def react(received: Received) -> Answer:
+        body = json.dumps({"access_token": TOKEN, "token_type": "bearer"}).encode()
+        return Answer(200 if is_accepted else 403, {}, body)
+
+    with HttpReceiver(react, secret="") as server:
+        names = {
+            "url": f"http://127.0.0.1:{server.port}",
+            "token": TOKEN,
+            "key": f"whsec_{base64.b64encode(TOKEN.encode() * 3).decode()}",
+        }
+        config = machine.directory / "tailrace.toml"
+        config.write_text(config.read_text() + (_WEBHOOK + _CREDENTIALS[how]).format(**names))
+        _, output = machine.run("check")
+        assert "403" in output
+        if how == "basic":  # starting Spark twice takes long
+            code, output = machine.run("deliver", "--once")
+            assert (code, "answered 403" in output) == (1, True), output
+            code, output = machine.run("status")
+            assert (code, "answered 403" in output) == (0, True), output
+        is_accepted = True
+        code, output = machine.run("deliver", "--once")
+        assert code == 0, output
+        hooked = [received for received in server.accepted if received.path == f"/{TOKEN}?key={TOKEN}"]
+        assert sum(len(received.changes) for received in hooked if received.method == "POST") >= 1000
+        assert all(received.headers["x-api-key"] == TOKEN for received in hooked)
+        assert {received.headers["authorization"].split()[0] for received in hooked} == {
+            "Bearer" if how == "oauth" else "Basic"
+        }
+    machine.assert_clean()
