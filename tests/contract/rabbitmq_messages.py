@@ -242,19 +242,11 @@ class RabbitMqQueue(MessageDestination):
     async def _take(self) -> None:
         async with await aio_pika.connect(self.server.url) as connection:
             channel = await connection.channel()
-            await channel.set_qos(1000)
-            queue = await channel.declare_queue(self.prefix, passive=True)
-            left = queue.declaration_result.message_count or 0
-            if not left:
-                return
-            async with queue.iterator(timeout=60) as incoming:
-                async for raw in incoming:
-                    assert raw.delivery_mode is aio_pika.DeliveryMode.PERSISTENT
-                    self._taken.append(amqp_message(raw.routing_key or "", raw))
-                    await raw.ack()
-                    left -= 1
-                    if not left:
-                        break
+            queue = await channel.get_queue(self.prefix)
+            while (raw := await queue.get(fail=False)) is not None:
+                assert raw.delivery_mode is aio_pika.DeliveryMode.PERSISTENT
+                self._taken.append(amqp_message(raw.routing_key or "", raw))
+                await raw.ack()
 
 
 def amqp_message(destination: str, raw: AbstractIncomingMessage) -> Consumed:

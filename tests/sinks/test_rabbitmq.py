@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aio_pika
@@ -312,7 +313,8 @@ def test_a_full_queue_is_retried_in_order(
     """Of the messages that it rejected, none is published after its successors only."""
     log = GeneratedLog(tmp_path, Server(13))
     queue = make_queue(rabbitmq_server, {"x-max-length": 20, "x-overflow": "reject-publish"})
-    monkeypatch.setattr("tailrace.sinks.rabbitmq.exchange_transport.time.sleep", lambda _: queue.consume())
+    # Only this module's: other threads of the process sleep too.
+    monkeypatch.setattr(exchange_transport, "time", SimpleNamespace(sleep=lambda _: queue.consume()))
     monkeypatch.setattr(exchange_transport, "_PAUSES_S", (0.0,) * 50)
     deliver(DeliveryDriver(queue, log.settings))
     found = queue.consume()
