@@ -48,4 +48,4 @@ bench: setup ## measure rates, latency and memory, with baselines in the same ru
 lock: setup ## update requirements.lock from pyproject.toml
 	@$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
 	@.venv/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--extra embedded --extra kafka --extra nats --extra query --extra rabbitmq --extra spark --extra webhook --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml
+		--extra embedded --extra kafka --extra mysql --extra nats --extra query --extra rabbitmq --extra slatedb --extra spark --extra valkey --extra webhook --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml
