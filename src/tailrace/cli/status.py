@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
 
 _COLOURS = {
+    "new": "yellow",
     "running": "green",
     "starting": "blue",
     "loading": "blue",
@@ -32,8 +33,6 @@ _COLOURS = {
     "retrying": "red",
     "failed": "red",
 }
-# A running sink publishes its status every few seconds. One that is silent for this long is probably not running.
-_SILENT_SECONDS = 30.0
 _WIDE = 200
 
 
@@ -43,8 +42,11 @@ _WIDE = 200
 def command(invocation: Invocation, as_json: bool) -> None:
     """Show the source's slot, the log, and for each sink its state, cursor, lag and last error.
 
-    The status of a sink is the one it last published in the store, whatever machine it runs on. If the source cannot be
-    reached, the reason is shown instead of its status.
+    The status of a sink is the one it last published in the store, whatever machine it runs on. Its lag is measured
+    now, by the end of the log, whether the sink runs, hangs, has stopped or never ran. If the source cannot be reached,
+    the reason is shown instead of its status.
+
+    Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, or source or log cannot be read.
     """
     settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
@@ -52,22 +54,24 @@ def command(invocation: Invocation, as_json: bool) -> None:
         source_status(settings) if settings.source.url else None,
         None,
         log_status(store),
-        sink_statuses(store, [str(sink["name"]) for sink in settings.sinks]),
+        sink_statuses(store, settings.sinks),
     )
     if as_json:
-        raw = overview.to_json()
-        for sink, status in zip(raw["sinks"], overview.sinks, strict=True):
-            sink["is_silent"] = _is_silent(status)
-        click.echo(json.dumps(raw, indent=2, ensure_ascii=False))
-        return
+        click.echo(json.dumps(overview.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _show(overview)
+    if overview.faults:
+        raise SystemExit(1)
+
+
+def _show(overview: Overview) -> None:
     # Without a terminal the width is unknown, so use one that truncates nothing.
     console = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
     if overview.source is not None:
         _print(console, "source", _source(overview.source))
     assert overview.log is not None
     _print(console, "log", _log(overview.log))
-    never_ran = [str(s["name"]) for s in settings.sinks if s["name"] not in {status.name for status in overview.sinks}]
-    _print_sinks(console, overview.sinks, never_ran)
+    _print_sinks(console, overview.sinks)
 
 
 def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -103,8 +107,8 @@ def _log(log: LogStatus) -> list[tuple[str, str]]:
     ]
 
 
-def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never_ran: Sequence[str]) -> None:
-    if not sinks and not never_ran:
+def _print_sinks(console: Console, sinks: Sequence[SinkStatus]) -> None:
+    if not sinks:
         console.print(Text("no sinks", style="dim"))
         return
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
@@ -124,8 +128,6 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never_ran: Seque
             f"{sink.changes_per_second:,.0f}/s",
             f"{sink.changes:,}",
         )
-    for name in never_ran:
-        table.add_row(Text(name), "", Text("never ran", style="dim"))
     console.print(table)
     for sink in sinks:
         if sink.last_error:
@@ -134,12 +136,8 @@ def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never_ran: Seque
         if sink.dead_letters:
             command = f"`tailrace deadletter list {sink.name}`"
             console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))
-        if _is_silent(sink):
+        if sink.is_silent(time.time()):
             console.print(Text(f"{sink.name}: last status {_ago(sink.updated_at)}; is it running?", style="yellow"))
-
-
-def _is_silent(sink: SinkStatus) -> bool:
-    return sink.state != "stopped" and time.time() - sink.updated_at.timestamp() > _SILENT_SECONDS
 
 
 def _ago(at: datetime | None) -> str:
