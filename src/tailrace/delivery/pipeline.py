@@ -156,14 +156,6 @@ class Pipeline:
         """Resume a sink that is paused or has failed."""
         self._obey(control.resume(self._store, self.name))
 
-    def rewind(self, where: str) -> None:
-        """Deliver again from `snapshot`, an LSN or a time."""
-        self._close_batch()
-        with self._batch, self._busy:
-            self._stepper.rewind(where)
-            self._must_open = True
-        self._woken.set()
-
     @property
     def cursor(self) -> Lsn | None:
         return self._stepper.cursor
@@ -180,7 +172,7 @@ class Pipeline:
     def error(self) -> TailraceError | None:
         """The last error, or why the sink is paused."""
         if self._error is None and self.is_paused_by_destination:
-            return SinkPaused(self._request.reason, f"Continue with `tailrace deliver --resume {self.name}`.")
+            return SinkPaused(self._request.reason, f"Continue with `tailrace sink resume {self.name}`.")
         return self._error
 
     @property
@@ -376,6 +368,8 @@ class Pipeline:
         now = time.monotonic()
         if self._request.is_paused or self.has_failed or now < self._retry_at:
             return None
+        if self._request.rewind:
+            self._rewind(self._request.rewind)
         if self._must_open:
             self._stepper.open()
             self._must_open = False
@@ -398,6 +392,18 @@ class Pipeline:
         elif self._condition != "retrying":
             self._condition = "running"
         return planned
+
+    def _rewind(self, where: str) -> None:
+        """Deliver again from there. A request that cannot be fulfilled fails the sink once, and is then forgotten."""
+        try:
+            self._stepper.rewind(where)
+        except TailraceError as error:
+            if not error.retry:
+                self._request = control.finish_rewind(self._store, self.name)
+            raise
+        self._request = control.finish_rewind(self._store, self.name)
+        self._must_open = True
+        _log.info("sink %s is rewound to %s", self.name, self._stepper.cursor)
 
     def _reload(self, patterns: Sequence[str]) -> None:
         count = self._stepper.reload(patterns)

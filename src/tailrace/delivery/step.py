@@ -193,7 +193,7 @@ class Stepper:
     def rewind(self, where: str) -> None:
         """Deliver again from `snapshot`, an LSN or a time. A sink that keeps tables loads them again."""
         self.state = self.sink.open()
-        start = None if where == "snapshot" else self._lsn(where, "--rewind")
+        start = None if where == "snapshot" else self._lsn(where, "the position to rewind to")
         if where == "snapshot" or self.sink.keeps_tables:
             found = self._usable_snapshots(before=start)
             if not found:
