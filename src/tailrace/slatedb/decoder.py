@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import CorruptError, DecodeError
-from tailrace.pgoutput.kernel import Bytes, Longs
-from tailrace.slatedb import kernel, sst
+from tailrace.slatedb import sst
 from tailrace.slatedb.row_entry import SCHEMA, EntryKind
 from tailrace.slatedb.sst import Blocks
 
-_KINDS = {kernel.PUT: EntryKind.PUT, kernel.DELETE: EntryKind.DELETE, kernel.MERGE: EntryKind.MERGE}
-_KIND_NAMES = pa.array([_KINDS[number].value for number in range(len(_KINDS))], pa.string())
+_KINDS = pa.array([kind.value for kind in EntryKind], pa.string())
 
 
 def decode(data: bytes, name: str) -> pa.RecordBatch:
-    """The entries of a WAL file in the order in which they are stored, with the columns of `SCHEMA`.
+    """The entries of a WAL file in the order in which they were written, with the columns of `SCHEMA`.
 
     An empty file has no entries: a writer creates one to fence the writers before it.
 
@@ -30,24 +29,33 @@ def decode(data: bytes, name: str) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], SCHEMA)
     blocks = sst.read_blocks(data, name)
     content = np.frombuffer(blocks.data, np.uint8)
-    return _columns(blocks, content, *_measure(blocks, content, name))
+    rows = _columns(blocks, content, *_measure(blocks, content, name))
+    seq = rows["seq"].to_numpy()
+    if (seq[1:] < seq[:-1]).any():  # SlateDB before 0.11 stored the entries of a file in the order of their keys
+        rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
+    return rows
 
 
-def _measure(blocks: Blocks, content: Bytes, name: str) -> tuple[int, int, int]:
+def _measure(blocks: Blocks, content: npt.NDArray[np.uint8], name: str) -> tuple[int, int, int]:
     """Check the blocks. Return the number of entries, and the bytes of their keys and of their values."""
+    from tailrace.slatedb import kernel  # imported here, because it loads the compiler
+
     first_seq, totals = np.zeros(len(blocks.start), np.int64), np.zeros(3, np.int64)
     failed = kernel.measure(content, blocks.start, blocks.end, blocks.version, first_seq, totals)
     if failed >= 0:
-        place = totals[1] - blocks.start[failed]
-        reason = kernel.REASONS[int(totals[0])]
-        raise DecodeError(f"{name}: block {failed} is not damaged, but byte {place}: {reason}", sst.TRANSFORMED)
+        place, reason = totals[1] - blocks.start[failed], kernel.REASONS[int(totals[0])]
+        raise DecodeError(f"{name}: block {failed} is not damaged, but at byte {place} {reason}", sst.TRANSFORMED)
     if blocks.first_seq is not None and (moved := np.flatnonzero(first_seq != blocks.first_seq)).size:
         raise CorruptError(f"{name}: block {moved[0]} is not the one that the index names", sst.DAMAGED)
-    entries, keys, values = totals.tolist()
-    return entries, keys, values
+    entries, key_bytes, value_bytes = totals.tolist()
+    return entries, key_bytes, value_bytes
 
 
-def _columns(blocks: Blocks, content: Bytes, entries: int, key_bytes: int, value_bytes: int) -> pa.RecordBatch:
+def _columns(
+    blocks: Blocks, content: npt.NDArray[np.uint8], entries: int, key_bytes: int, value_bytes: int
+) -> pa.RecordBatch:
+    from tailrace.slatedb import kernel
+
     kind, key, value = (np.empty(size, np.uint8) for size in (entries, key_bytes, value_bytes))
     key_offset, value_offset = (np.empty(entries + 1, np.int64) for _ in range(2))
     seq, create_ts, expire_ts = (np.empty(entries, np.int64) for _ in range(3))
@@ -59,7 +67,7 @@ def _columns(blocks: Blocks, content: Bytes, entries: int, key_bytes: int, value
     )
     return pa.RecordBatch.from_arrays(
         [
-            pa.DictionaryArray.from_arrays(kind.view(np.int8), _KIND_NAMES),
+            pa.DictionaryArray.from_arrays(kind.view(np.int8), _KINDS),
             _array(pa.large_binary(), None, key_offset, key),
             _array(pa.large_binary(), kind != kernel.DELETE, value_offset, value),
             _array(pa.uint64(), None, seq),
@@ -70,7 +78,9 @@ def _columns(blocks: Blocks, content: Bytes, entries: int, key_bytes: int, value
     )
 
 
-def _array(type: pa.DataType, is_valid: Any, *buffers: Bytes | Longs) -> pa.Array:
-    rows = len(buffers[0]) - (len(buffers) - 1)
+def _array(type: pa.DataType, is_valid: Any, values: Any, data: Any = None) -> pa.Array:
+    """An array of values, or of byte strings: then `values` are their offsets in `data`."""
     validity = None if is_valid is None else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
-    return pa.Array.from_buffers(type, rows, [validity, *map(pa.py_buffer, buffers)])
+    if data is None:
+        return pa.Array.from_buffers(type, len(values), [validity, pa.py_buffer(values)])
+    return pa.Array.from_buffers(type, len(values) - 1, [validity, pa.py_buffer(values), pa.py_buffer(data)])

@@ -15,7 +15,7 @@ from numba import types
 from tailrace.pgoutput.kernel import BYTES, LONG, LONGS, OUT, PAIR, Bytes, Longs, compiled
 
 PUT, DELETE, MERGE = 0, 1, 2
-"""Kinds of entries, as `fill` writes them."""
+"""Kinds of entries, in the order of `EntryKind`."""
 
 CUT, SIZE, PREFIX, FLAGS, TOMBSTONE, OFFSET, EMPTY = -1, -2, -3, -4, -5, -6, -7
 REASONS = {

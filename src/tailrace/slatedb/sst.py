@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from tailrace.errors import CorruptError, DecodeError
-from tailrace.pgoutput.kernel import Longs
 from tailrace.slatedb.codec import CODECS
 from tailrace.slatedb.flatbuffer import FlatbufferTable
+
+Longs = npt.NDArray[np.int64]
 
 _VERSIONS = (1, 2)
 _FOOTER_BYTES = 10
 _CHECKSUM_BYTES = 4
 _WAL = 1
-"""`SstType` in the schema. Files of SlateDB before 0.11 have none, and their index holds keys."""
+"""`SstType` in the schema. SlateDB before 0.11 wrote none, and its index holds keys."""
 
 DAMAGED = "restore the file from a copy, or start again from a snapshot of the database"
 NEWER = "update Tailrace: a newer SlateDB may have written the file"
@@ -113,7 +115,7 @@ def _read_index(data: bytes, info: SstInfo, name: str) -> tuple[list[int], list[
         blocks = [(block.long(0), block.vector(1) or b"") for block in index.tables(0)]
     except ValueError as error:
         raise DecodeError(f"{name}: the index is not damaged, but cannot be read: {error}", TRANSFORMED) from error
-    # A file of an older SlateDB may have no blocks: its fences were not empty files.
+    # Before 0.14, a fence was not an empty file but one without blocks.
     offsets = [*(offset for offset, _ in blocks), info.blocks_end]
     if offsets[0] != 0 or any(one >= next for one, next in pairwise(offsets)):
         raise DecodeError(f"{name}: the index is not damaged, but does not name the file's blocks", TRANSFORMED)

@@ -36,7 +36,7 @@ class WalFileMetadata:
 
 
 class WalFileIterator(Iterator[RowEntry]):
-    """The entries of one WAL file, in the order in which they are stored."""
+    """The entries of one WAL file, in the order in which they were written."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._entries = RowEntry.all(rows)
