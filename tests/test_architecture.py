@@ -77,6 +77,15 @@ def test_capture_does_not_import(heavy: str) -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_import_of_the_package_is_light() -> None:
+    """`from tailrace import WalReader` loads the compiler only when it reads."""
+    code = (
+        "import sys, tailrace; assert not {'pyarrow', 'numpy', 'obstore'} & set(sys.modules);"
+        "tailrace.WalReader; sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_only_kernels_import_numba() -> None:
     users = {p.name for p in MODULES if "import numba" in p.read_text() or "from numba" in p.read_text()}
     assert users == {"kernel.py"}

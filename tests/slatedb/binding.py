@@ -18,6 +18,7 @@ _KINDS = {
 }
 CODECS = ("none", "snappy", "zlib", "lz4", "zstd")
 FLUSH_WAL = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
+FLUSH_TABLE = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
 
 
 class _Join(uniffi.MergeOperator):  # type: ignore[misc]
@@ -71,6 +72,15 @@ def read(directory: Path, ids: list[int]) -> list[RowEntry]:
         return found
 
     return asyncio.run(run())
+
+
+def collect_garbage(directory: Path) -> None:
+    """Remove all files of the WAL that the database no longer needs, whatever their age."""
+    options = uniffi.GarbageCollectorOptions(
+        wal_options=uniffi.GarbageCollectorDirectoryOptions(min_age_ms=0, dry_run=False)
+    )
+    admin = uniffi.AdminBuilder(_path(directory), _store()).build()
+    asyncio.run(admin.run_gc_once(options))
 
 
 def _store(url: str = "file:///") -> Any:

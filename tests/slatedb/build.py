@@ -64,7 +64,7 @@ def checked(data: bytes) -> bytes:
 
 
 def block_1(entries: Sequence[RowEntry]) -> bytes:
-    data, offsets = b"", []
+    data, offsets = b"", list[int]()
     for entry in entries:
         shared = _shared(entries[0].key, entry.key) if offsets else 0
         offsets.append(len(data))
@@ -75,7 +75,7 @@ def block_1(entries: Sequence[RowEntry]) -> bytes:
 
 
 def block_2(entries: Sequence[RowEntry], restart_interval: int = 16) -> bytes:
-    data, restarts, before = b"", [], b""
+    data, restarts, before = b"", list[int](), b""
     for number, entry in enumerate(entries):
         if number % restart_interval == 0:
             restarts.append(len(data))

@@ -16,7 +16,7 @@ from tailrace.slatedb.wal_reader import WalReader
 
 
 def entries(directory: Path) -> list[RowEntry]:
-    found = []
+    found = list[RowEntry]()
     for file in WalReader("", directory.as_uri()).list():
         iterator = file.iterator()
         assert iterator is not None
@@ -48,7 +48,7 @@ class RandomWork:
 
     async def __call__(self, db: Any) -> None:
         chance = self._chance
-        for _ in range(60):
+        for _ in range(40):
             acts = (self._single, self._single, self._expiring, self._batch, self._transaction)
             await chance.choice(acts)(db)
             if chance.random() < 0.1:
@@ -60,7 +60,7 @@ class RandomWork:
 
     def _value(self) -> bytes:
         chance = self._chance
-        size = chance.choice([0, 1, 10, 100, 100, 5000, 200_000])
+        size = chance.choice([0, 1, 10, 100, 100, 5000, 100_000])
         return chance.choice([bytes(size), chance.randbytes(size), b"abc" * (size // 3)])
 
     async def _single(self, db: Any) -> None:
@@ -92,7 +92,7 @@ def test_random_writes_with_each_codec_are_read(codec: str, tmp_path: Path) -> N
         binding.write(tmp_path / "db", RandomWork(seed), codec=codec)
     found = entries(tmp_path / "db")
     assert {entry.kind for entry in found} == set(EntryKind)
-    assert len({entry.seq for entry in found}) > 90
+    assert len({entry.seq for entry in found}) > 60
     assert found == binding_entries(tmp_path / "db")
 
 
@@ -100,7 +100,7 @@ def test_wal_in_a_store_of_its_own_is_read(tmp_path: Path) -> None:
     binding.write(tmp_path / "db", RandomWork(3), is_wal_separate=True)
     assert [folder.name for folder in (tmp_path / "db").iterdir()] == ["wal"]
     found = entries(tmp_path / "db")
-    assert len(found) > 60
+    assert len(found) > 40
     assert found == binding_entries(tmp_path / "db")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -33,8 +33,7 @@ SCHEMA = pa.schema(
 _ROWS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class RowEntry:
+class RowEntry(NamedTuple):
     """One entry of a WAL file. `value` is None for a delete.
 
     Entries with the same `seq` were written in one batch or transaction. `create_ts` and `expire_ts` are what the
@@ -51,8 +50,8 @@ class RowEntry:
     @staticmethod
     def all(rows: pa.RecordBatch) -> Iterator[RowEntry]:
         """The rows of a batch with the columns of SCHEMA."""
-        kinds = {kind.value: kind for kind in EntryKind}
         for start in range(0, rows.num_rows, _ROWS):
-            columns = [column.to_pylist() for column in rows.slice(start, _ROWS).columns]
-            for kind, *others in zip(*columns, strict=True):
-                yield RowEntry(kinds[kind], *others)
+            kind, *others = rows.slice(start, _ROWS).columns
+            kinds = [EntryKind(name) for name in kind.dictionary.to_pylist()]
+            columns = (column.to_pylist() for column in others)
+            yield from map(RowEntry, map(kinds.__getitem__, kind.indices.to_pylist()), *columns)
