@@ -20,7 +20,7 @@ from bench.report import Report
 from slatedb import uniffi
 from tailrace import WalReader
 
-_FILES = 20
+_FILES = 10
 _BATCHES = 20
 _ENTRIES = 500
 """Of a batch. One in ten is a delete."""

@@ -27,7 +27,7 @@ class _Join(uniffi.MergeOperator):  # type: ignore[misc]
 
 
 def write(
-    directory: Path,
+    directory: Path | str,
     work: Callable[[Any], Awaitable[None]],
     *,
     codec: str = "none",
@@ -87,5 +87,5 @@ def _store(url: str = "file:///") -> Any:
     return uniffi.ObjectStore.resolve(url)
 
 
-def _path(directory: Path) -> str:
+def _path(directory: Path | str) -> str:
     return str(directory).strip("/")

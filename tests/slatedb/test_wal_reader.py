@@ -93,11 +93,16 @@ def test_rows_and_entries_are_the_same() -> None:
             assert rows[name].to_pylist() == [getattr(entry, name) for entry in entries]
 
 
-@pytest.mark.parametrize("path", ["shop", "/shop", "shop/", "/shop/"])
-def test_path_is_that_of_the_writers_builder(path: str) -> None:
-    store = MemoryStore()
-    obstore.put(store, "shop/wal/00000000000000000007.sst", b"")
-    assert ids(WalReader(path, store).list()) == [7]
+@pytest.mark.parametrize(
+    "path", ["shop", "/shop/", "a//b", "a/./b", "Größe 🐘", "".join(map(chr, range(32, 127))), "tab\tline\nend\x7f"]
+)
+def test_path_is_that_of_the_writers_builder(path: str, tmp_path: Path) -> None:
+    async def work(db: Any) -> None:
+        await db.put(b"key", path.encode())
+
+    binding.write(f"{tmp_path}/{path}", work)
+    entries = read_all(WalReader(path, tmp_path.as_uri()).list())
+    assert [entry.value for entry in entries] == [path.encode()]
 
 
 def test_missing_directory_is_refused_and_not_created(tmp_path: Path) -> None:

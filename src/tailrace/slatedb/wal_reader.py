@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.slatedb")
 _NAME = re.compile(r"(\d{20})\.sst")
+_ESCAPED = re.compile(rb"[^ -~]|[\\{^}%`\]\">\[~<#|*?]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class WalReader:
             self.store = Store.open(store, options, must_exist=True)
         else:
             self.store = store if isinstance(store, Store) else Store(type(store).__name__, store)
-        self.path = path.strip("/")
-        self._prefix = f"{self.path}/wal/".removeprefix("/")
+        # SlateDB escapes the path, and escapes it again with the file's name.
+        self._prefix = f"{_escape(_escape(path))}/wal/".removeprefix("/")
         self._counters = WalReaderCounters()
         self._lock = threading.Lock()
 
@@ -174,8 +175,8 @@ class WalReader:
 
     def _count(self, **increments: int) -> None:
         with self._lock:
-            now = {field.name: getattr(self._counters, field.name) for field in fields(WalReaderCounters)}
-            self._counters = WalReaderCounters(**{name: value + increments.get(name, 0) for name, value in now.items()})
+            before = self._counters
+            self._counters = replace(before, **{name: getattr(before, name) + n for name, n in increments.items()})
 
     def _key(self, id: int) -> str:
         return f"{self._prefix}{id:020}.sst"
@@ -183,3 +184,13 @@ class WalReader:
     def _id(self, key: str) -> int | None:
         name = _NAME.fullmatch(key.removeprefix(self._prefix))
         return int(name[1]) if name else None
+
+
+def _escape(path: str) -> str:
+    """The key that Rust's `object_store` makes of a path."""
+    parts = [part for part in path.split("/") if part]
+    dots = {".": "%2E", "..": "%2E%2E"}
+    return "/".join(
+        dots.get(part) or _ESCAPED.sub(lambda found: b"%%%02X" % ord(found[0]), part.encode()).decode()
+        for part in parts
+    )
