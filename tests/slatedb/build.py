@@ -1,6 +1,6 @@
 """Builds SST files from entries: an encoder of format versions 1 and 2, for tests.
 
-The binding reads what it builds: `test_oracle.py` holds it to that.
+The binding reads what it builds: `test_oracle.py` proves that.
 """
 
 from __future__ import annotations

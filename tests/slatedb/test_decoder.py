@@ -9,26 +9,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.slatedb import build
+from tests.slatedb import build, random_file
 
 from tailrace.slatedb.decoder import decode
 from tailrace.slatedb.row_entry import SCHEMA, EntryKind, RowEntry
 
 fixed = settings(derandomize=True, deadline=None, max_examples=150)
-
-_PREFIXES = st.sampled_from([b"", b"user:", b"user:0001/", b"\x00", b"\xff" * 200])
-_KEYS = st.builds(bytes.__add__, _PREFIXES, st.binary(max_size=20)).filter(bool)
-_VALUES = st.one_of(st.binary(max_size=40), st.integers(0, 3000).map(bytes))
-_TIMES = st.none() | st.integers(-(2**63), 2**63 - 1)
-_SEQS = st.one_of(st.integers(1, 20), st.integers(0, 2**64 - 1))
-
-
-@st.composite
-def _entries(draw: st.DrawFn) -> RowEntry:
-    kind = draw(st.sampled_from(EntryKind))
-    value = None if kind is EntryKind.DELETE else draw(_VALUES)
-    return RowEntry(kind, draw(_KEYS), value, draw(_SEQS), draw(_TIMES), draw(_TIMES))
 
 
 def decoded(data: bytes) -> list[RowEntry]:
@@ -39,17 +25,9 @@ def decoded(data: bytes) -> list[RowEntry]:
 
 
 @fixed
-@given(
-    st.lists(_entries(), max_size=80),
-    st.sampled_from([1, 2]),
-    st.sampled_from(list(build.COMPRESS)),
-    st.sampled_from([200, 1024, 65536]),
-    st.sampled_from([1, 2, 16]),
-)
-def test_entries_survive_a_round_trip(
-    entries: list[RowEntry], version: int, codec: str, block_size: int, restart_interval: int
-) -> None:
-    data = build.sst(entries, version=version, codec=codec, block_size=block_size, restart_interval=restart_interval)
+@given(random_file.files())
+def test_entries_survive_a_round_trip(file: tuple[list[RowEntry], bytes]) -> None:
+    entries, data = file
     # The order in which they were written: files in the order of keys are sorted.
     assert decoded(data) == sorted(entries, key=lambda entry: entry.seq)
 

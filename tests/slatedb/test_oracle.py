@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.slatedb import binding, build, fixed_write
+from hypothesis import given, settings
+from tests.slatedb import binding, fixed_write, random_file, read
 from tests.slatedb.make_data import DATA
 
 from slatedb import uniffi
@@ -16,12 +17,7 @@ from tailrace.slatedb.wal_reader import WalReader
 
 
 def entries(directory: Path) -> list[RowEntry]:
-    found = list[RowEntry]()
-    for file in WalReader("", directory.as_uri()).list():
-        iterator = file.iterator()
-        assert iterator is not None
-        found += iterator
-    return found
+    return read.all_entries(WalReader("", directory.as_uri()).list())
 
 
 def binding_entries(directory: Path) -> list[RowEntry]:
@@ -104,20 +100,13 @@ def test_wal_in_a_store_of_its_own_is_read(tmp_path: Path) -> None:
     assert found == binding_entries(tmp_path / "db")
 
 
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("codec", binding.CODECS)
-def test_binding_reads_what_the_tests_build(version: int, codec: str, tmp_path: Path) -> None:
-    kinds = [*EntryKind, EntryKind.PUT]
-    built = [
-        RowEntry(
-            *(kind := kinds[n % 4], b"key:%d" % (n % 50)),
-            *(None if kind is EntryKind.DELETE else b"v" * n, n + 1),
-            *(n * 7 if n % 3 else None, -n if n % 5 == 0 and kind is not EntryKind.DELETE else None),
-        )
-        for n in range(200)
-    ]
-    (tmp_path / "wal").mkdir()
-    file = tmp_path / "wal" / f"{1:020}.sst"
-    file.write_bytes(build.sst(built, version=version, codec=codec, block_size=1024))
-    assert binding_entries(tmp_path) == built
-    assert entries(tmp_path) == built
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(random_file.files())
+def test_random_files_are_read(tmp_path_factory: pytest.TempPathFactory, file: tuple[list[RowEntry], bytes]) -> None:
+    """This also proves that the tests build files as SlateDB does."""
+    directory = tmp_path_factory.getbasetemp() / "random"
+    (directory / "wal").mkdir(parents=True, exist_ok=True)
+    (directory / "wal" / f"{1:020}.sst").write_bytes(file[1])
+    expected = binding_entries(directory)
+    assert entries(directory) == expected
+    assert expected == sorted(file[0], key=lambda entry: entry.seq)

@@ -14,7 +14,7 @@ import obstore
 import pytest
 from obstore.store import LocalStore, MemoryStore
 from tests.fixtures.store import StoreAddress
-from tests.slatedb import binding, fixed_write
+from tests.slatedb import binding, fixed_write, read
 from tests.slatedb.make_data import DATA
 
 from tailrace import WalReader
@@ -51,15 +51,6 @@ def ids(files: list[WalFile]) -> list[int]:
     return [file.id for file in files]
 
 
-def read_all(files: list[WalFile]) -> list[RowEntry]:
-    found = list[RowEntry]()
-    for file in files:
-        iterator = file.iterator()
-        assert iterator is not None
-        found += iterator
-    return found
-
-
 def test_files_are_listed_and_read_from_any_store(reader: WalReader) -> None:
     count = len(list((FOLDER / "wal").iterdir()))
     assert ids(reader.list()) == list(range(1, count + 1))
@@ -68,7 +59,7 @@ def test_files_are_listed_and_read_from_any_store(reader: WalReader) -> None:
     assert ids(reader.list(0)) == ids(reader.list())
     assert reader.list(count + 1) == []
     assert reader.list(3, 3) == []
-    assert read_all(reader.list()) == binding.read(FOLDER, list(range(1, count + 1)))
+    assert read.all_entries(reader.list()) == binding.read(FOLDER, list(range(1, count + 1)))
     for file in reader.list():
         assert file.next_id == file.id + 1
         metadata = file.metadata()
@@ -101,7 +92,7 @@ def test_path_is_that_of_the_writers_builder(path: str, tmp_path: Path) -> None:
         await db.put(b"key", path.encode())
 
     binding.write(f"{tmp_path}/{path}", work)
-    entries = read_all(WalReader(path, tmp_path.as_uri()).list())
+    entries = read.all_entries(WalReader(path, tmp_path.as_uri()).list())
     assert [entry.value for entry in entries] == [path.encode()]
 
 
@@ -174,7 +165,7 @@ def test_files_that_garbage_collection_removed_are_a_gap(tmp_path: Path) -> None
     assert reader.gap(2) == gone
     assert reader.gap(gone.stop) is None
     assert reader.gap(files[-1].next_id) is None
-    assert [entry.value for entry in read_all(reader.list(gone.stop))][-1] == b"last"
+    assert [entry.value for entry in read.all_entries(reader.list(gone.stop))][-1] == b"last"
 
 
 class LateStore(Store):
@@ -206,7 +197,7 @@ def test_operations_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> 
     files = reader.list()
     assert reader.counters == WalReaderCounters(lists=1)
     size = sum(metadata.size for file in files if (metadata := file.metadata()))
-    entries = read_all(files)
+    entries = read.all_entries(files)
     reader.get(99).metadata()
     reader.get(99).iterator()
     assert len(entries) == len(fixed_write.ENTRIES) + 1
