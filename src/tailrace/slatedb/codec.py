@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-# The most that one byte can expand to. Snappy: a copy of 64 bytes takes 3 or, if it is short, 11 take 2. LZ4: a length
-# continues with bytes that add 255 each.
+# No byte expands to more than this. Snappy copies at most 64 bytes by 3; each byte of a length in LZ4 adds at most 255.
 _SNAPPY_EXPANSION = 32
 _LZ4_EXPANSION = 256
 
