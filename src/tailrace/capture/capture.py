@@ -7,9 +7,7 @@ and changes that the server sends twice are dropped by position.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,25 +18,19 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from tailrace.capture import catalog, slot
+from tailrace.capture.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
 from tailrace.capture.replication import ReplicationStream
 from tailrace.capture.sealer import CaptureProgress, Sealer
 from tailrace.capture.source_connection import classify, connect, connect_replication
 from tailrace.change import Lsn, Relation
-from tailrace.errors import FencedError, GapError, SlotLost, SourceError, StoreError, TailraceError
+from tailrace.errors import GapError, SlotLost, SourceError, TailraceError
 from tailrace.log import source_record
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
-from tailrace.retry import Backoff
 from tailrace.settings import Settings
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.capture")
-
-# A walsender can miss the wake-up for a commit (seen with 18, on a busy machine). It checks again after ten seconds, or
-# when it receives a message.
-_NUDGE_SECONDS = 0.25
-# A server that does not answer for this many status intervals is considered dead.
-_SILENT_INTERVALS = 3
 
 
 class Snapshots(Protocol):
@@ -85,14 +77,12 @@ class Capture:
         self._snapshots = snapshots
         self._status_interval = settings.capture.status_interval_s
         self._stopping = threading.Event()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._pipe = WakePipe()
 
     def stop(self) -> None:
         """Seal, acknowledge, end. From any thread, but not inside a signal handler: see `cli.stop_signal`."""
         self._stopping.set()
-        self._wake()
+        self._pipe.wake()
 
     @property
     def is_stopping(self) -> bool:
@@ -100,25 +90,13 @@ class Capture:
 
     def run(self) -> None:
         """Run until stopped, or until `until` is durable. Raises errors that a retry cannot resolve."""
-        backoff = Backoff()
-        while not self._stopping.is_set():
-            began_at = time.monotonic()
-            try:
-                self._connect_and_stream()
-                return
-            except TailraceError as error:
-                self.is_streaming = False
-                self.last_error = error
-                if not error.retry or (self._stopping.is_set() and isinstance(error, StoreError)):
-                    raise
-                if self._stopping.is_set():
-                    return  # nothing is pending, so nothing is lost
-                if time.monotonic() - began_at > 60:
-                    backoff = Backoff()
-                delay = backoff.next()
-                _log.warning("%s; reconnecting in %.1f s", error, delay)
-                self.reconnections += 1
-                self._stopping.wait(delay)
+        run_until_stopped(self._connect_and_stream, self._stopping, self._record_failure)
+
+    def _record_failure(self, error: TailraceError) -> None:
+        self.is_streaming = False
+        self.last_error = error
+        if error.retry and not self._stopping.is_set():
+            self.reconnections += 1
 
     def _connect_and_stream(self) -> None:
         source = self._settings.source
@@ -187,25 +165,16 @@ class Capture:
         source = self._settings.source
         timeout = slot.wal_sender_timeout_s(replication)
         self._status_interval = min(self._settings.capture.status_interval_s, (timeout or 60.0) / 3)
-        deadline = time.monotonic() + (timeout or 60.0) * 1.25
-        backoff = Backoff(longest=1.0)
-        while True:
-            try:
-                return ReplicationStream(replication, source.slot, source.publication, writer.end_lsn)
-            except SourceError as error:
-                if "is active" not in str(error):
-                    raise
-                if time.monotonic() > deadline:
-                    raise FencedError(str(error), "another capture uses this slot: stop one of them") from error
-                if backoff.failures == 0:
-                    _log.warning("%s; waiting for it to be released", error)
-                if self._stopping.wait(backoff.next()):
-                    raise
+
+        def start() -> ReplicationStream:
+            return ReplicationStream(replication, source.slot, source.publication, writer.end_lsn)
+
+        return start_when_free(start, timeout, self._stopping, "capture")
 
     def _stream(
         self, stream: ReplicationStream, writer: LogWriter, describe: Callable[[bytes], Relation | None]
     ) -> None:
-        sealer = self.sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._wake)
+        sealer = self.sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._pipe.wake)
         self.durable_lsn = self.received_lsn = writer.end_lsn
         self.is_streaming = True
         self.last_error = None
@@ -213,7 +182,7 @@ class Capture:
         try:
             self._loop(stream, sealer)
             sealer.close()
-            stream.send_status(max(self.received_lsn, sealer.durable_lsn), sealer.durable_lsn)
+            stream.send_status(max(self.received_lsn, sealer.durable_lsn), sealer.durable_lsn, sealer.durable_lsn)
             stream.close()
         finally:
             sealer.abort()
@@ -223,7 +192,7 @@ class Capture:
             raise sealer.error
 
     def _loop(self, stream: ReplicationStream, sealer: Sealer) -> None:
-        status_at = sent_at = time.monotonic()
+        timer = StatusTimer(self._status_interval)
         while not self._stopping.is_set():
             received = None
             if not sealer.is_full:
@@ -237,36 +206,25 @@ class Capture:
             if sealer.error:
                 raise sealer.error
 
-            now = time.monotonic()
             durable = sealer.durable_lsn
-            wants_reply = now - status_at >= self._status_interval
             reply_requested = received is not None and received.wants_reply
-            if durable != self.durable_lsn or wants_reply or reply_requested or now - sent_at >= _NUDGE_SECONDS:
-                stream.send_status(max(self.received_lsn, durable), durable, wants_reply=wants_reply)
-                status_at = now if durable != self.durable_lsn or wants_reply or reply_requested else status_at
-                self.durable_lsn, sent_at = durable, now
+            is_due, wants_reply = timer.is_due(is_news=durable != self.durable_lsn or reply_requested)
+            if is_due:
+                stream.send_status(max(self.received_lsn, durable), durable, durable, wants_reply=wants_reply)
+                self.durable_lsn = durable
             if self._until is not None and durable >= self._until:
                 return
             if received is None:
-                stream.received_at = now  # this side stopped reading, so silence is expected
-            elif now - stream.received_at > self._status_interval * _SILENT_INTERVALS:
-                raise SourceError("the server stopped responding", "reconnecting automatically")
+                stream.received_at = time.monotonic()  # this side stopped reading, so silence is expected
+            else:
+                timer.check_alive(stream.received_at)
             if received is None or not received.frames:
-                left_s = min(status_at + self._status_interval, sent_at + _NUDGE_SECONDS) - now
-                stream.wait(self._wake_read, left_s, reading=received is not None)
-                self._drain()
+                stream.wait(self._pipe.fd, timer.left_s, reading=received is not None)
+                self._pipe.drain()
 
     def _idle(self, sealer: Sealer, wants_reply: bool) -> None:
         is_reached = self._until is not None and self.received_lsn >= self._until
         sealer.idle(self.received_lsn, urgent=wants_reply or is_reached)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
-            os.write(self._wake_write, b"\0")
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
 
 
 class _Describer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import select
 import time
 from collections.abc import Callable
@@ -12,11 +11,12 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq.abc import PGconn
 from psycopg.rows import class_row
 
+from tailrace.capture import timeline
 from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.source_connection import classify, connect
+from tailrace.capture.source_connection import classify, connect, run_command, text_value
 from tailrace.capture.source_error import source_errors
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
@@ -55,11 +55,11 @@ class CreatedSlot:
 
 
 def identify(connection: PGconn, source: SourceSettings) -> SourceIdentity:
-    result = _command(connection, "IDENTIFY_SYSTEM")
+    result = run_command(connection, "IDENTIFY_SYSTEM")
     return SourceIdentity(
-        system_id=_value(result, 0),
-        timeline=int(_value(result, 1)),
-        database=_value(result, 3),
+        system_id=text_value(result, 0),
+        timeline=int(text_value(result, 1)),
+        database=text_value(result, 3),
         slot=source.slot,
         publication=source.publication,
     )
@@ -80,7 +80,7 @@ def check_identity(connection: PGconn, current: SourceIdentity, recorded: Source
             f"the log is on timeline {recorded.timeline}, but this server is on timeline {current.timeline}", hint
         )
     if current.timeline > recorded.timeline:
-        switched = _switch_point(connection, current.timeline, recorded.timeline)
+        switched = timeline.read_history(connection, current.timeline).switch_point(recorded.timeline)
         if switched is None or end_lsn > switched:
             raise WrongSource(
                 f"timeline {current.timeline} branched off timeline {recorded.timeline} at "
@@ -91,21 +91,11 @@ def check_identity(connection: PGconn, current: SourceIdentity, recorded: Source
         _log.info("the source was promoted to timeline %d at %s; the log continues", current.timeline, switched)
 
 
-def _switch_point(connection: PGconn, timeline: int, left: int) -> Lsn | None:
-    result = _command(connection, f"TIMELINE_HISTORY {timeline}")
-    for line in _value(result, 1).splitlines():
-        fields = re.match(r"\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", line)
-        if fields and int(fields[1]) == left:
-            return Lsn.parse(fields[2])
-    return None
-
-
 def wal_sender_timeout_s(connection: PGconn) -> float | None:
     """The server's wal_sender_timeout in seconds; None if it is off."""
-    result = connection.exec_(b"SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
-    if result.status != ExecStatus.TUPLES_OK:
-        raise classify(result)
-    return int(_value(result, 0)) / 1000 or None
+    query = "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
+    result = run_command(connection, query)
+    return int(text_value(result, 0)) / 1000 or None
 
 
 def find(connection: Connection, name: str) -> Slot | None:
@@ -163,7 +153,7 @@ def create(
         raise classify(result or connection)
     while connection.get_result() is not None:
         pass  # libpq accepts the next command only after the final empty result
-    return CreatedSlot(Lsn.parse(_value(result, 1)), _value(result, 2))
+    return CreatedSlot(Lsn.parse(text_value(result, 1)), text_value(result, 2))
 
 
 def ensure_publication(connection: Connection, source: SourceSettings) -> None:
@@ -222,14 +212,3 @@ def drop_slot_and_publication(source: SourceSettings) -> None:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [source.slot]
         )
         connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(source.publication)))
-
-
-def _command(connection: PGconn, command: str) -> PGresult:
-    result = connection.exec_(command.encode())
-    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise classify(result)
-    return result
-
-
-def _value(result: PGresult, column: int) -> str:
-    return (result.get_value(0, column) or b"").decode()

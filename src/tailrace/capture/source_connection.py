@@ -16,7 +16,7 @@ from tailrace.errors import SourceError
 from tailrace.postgres.connection import SESSION, parameters
 from tailrace.settings import SourceSettings
 
-__all__ = ["SESSION", "classify", "connect", "connect_replication"]
+__all__ = ["SESSION", "classify", "connect", "connect_replication", "run_command", "text_value"]
 
 
 def connect(source: SourceSettings) -> psycopg.Connection[TupleRow]:
@@ -25,9 +25,14 @@ def connect(source: SourceSettings) -> psycopg.Connection[TupleRow]:
         return postgres.connection.connect(source)
 
 
-def connect_replication(source: SourceSettings) -> pq.abc.PGconn:
-    """Open a replication connection in the source's database, which also accepts SQL."""
+def connect_replication(source: SourceSettings, application_name: str | None = None) -> pq.abc.PGconn:
+    """Open a replication connection in the source's database, which also accepts SQL.
+
+    `application_name` overrides the URL's; by default it is the URL's, or `tailrace`.
+    """
     given = parameters(source) | {"replication": "database"}
+    if application_name is not None:
+        given["application_name"] = application_name
     # Not PQconnectdb, which would delay signals for as long as the network does not respond.
     pgconn = pq.PGconn.connect_start(make_conninfo("", **given).encode())
     hosts = str(given.get("host", "")).count(",") + 1
@@ -45,3 +50,16 @@ def connect_replication(source: SourceSettings) -> pq.abc.PGconn:
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise classify(result)
     return pgconn
+
+
+def run_command(connection: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
+    """Run a command or a query on a replication connection."""
+    result = connection.exec_(command.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise classify(result)
+    return result
+
+
+def text_value(result: pq.abc.PGresult, column: int) -> str:
+    """A value of a result's first row; an empty string for NULL."""
+    return (result.get_value(0, column) or b"").decode()
