@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "deadletter": "List, show and replay changes that destinations rejected.",
     "query": "Serve the lake's tables over the PostgreSQL protocol.",
     "snapshot": "Take snapshots of tables while capture runs.",
+    "archive": "Write the server's WAL to the store.",
     "log": "List, print, verify, compact and trim the log.",
     "audit": "Record an audit trail; replaces Bemi and Zemi.",
     "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",

@@ -35,6 +35,8 @@ _POLL_SECONDS = 0.25
 def command(invocation: Invocation, master: str | None) -> None:
     """Run capture and the configured sinks in two child processes, and restart a process that dies.
 
+    With `enabled = true` in [archive], a third one archives the WAL.
+
     SIGTERM and Ctrl-C stop in order: the sinks finish their step, capture seals and acknowledges what is committed, and
     the command exits with 0. A second signal stops at once, and loses nothing either. What fails permanently stays down
     and is reported at /health, while the rest continues. When nothing is left running, the command exits with 1.
@@ -73,7 +75,9 @@ def supervise(
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
     deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
-    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, partial(_relay, invocation.log_format))
+    archive = invocation.child_command("archive") if settings.archive.enabled else None
+    relay = partial(_relay, invocation.log_format)
+    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, relay, archive=archive)
     stopping = threading.Event()
 
     def stop() -> None:
@@ -129,12 +133,16 @@ def _relay(log_format: str, child: str, line: str) -> None:
 
 
 def _show(supervisor: Supervisor, stopping: threading.Event) -> None:
-    rate = Rate()
+    rate, archive_rate = Rate(), Rate()
 
     def lines() -> list[str]:
         overview = supervisor.overview()
         assert overview.capture is not None
         capture = status_line.of_capture(overview.capture, rate.of(overview.capture.changes))
-        return [f"capture {capture}", *(status_line.of_sink(sink) for sink in overview.sinks)]
+        archive = []
+        if overview.archive is not None:
+            received = archive_rate.of(overview.archive.received_bytes)
+            archive = [f"archive {status_line.of_archive(overview.archive, received)}"]
+        return [f"capture {capture}", *archive, *(status_line.of_sink(sink) for sink in overview.sinks)]
 
     status_line.show_until(stopping, lines, "tailrace.run")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from tailrace.cli import output
-from tailrace.ops.status import CaptureStatus
+from tailrace.ops.status import ArchiveStatus, CaptureStatus
 
 if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
@@ -28,6 +28,15 @@ def of_capture(status: CaptureStatus, rate: float) -> str:
         text += f", last change {output.duration(time.time() - status.last_committed_at.timestamp())} ago"
     if status.tables_copying:
         text += f"; copying: {status.tables_copying} tables left, {status.rows_copied:,} rows"
+    return text
+
+
+def of_archive(status: ArchiveStatus, rate: float) -> str:
+    """`rate` is in bytes per second."""
+    text = f"{status.state}: {output.size(status.received_bytes)} of WAL, {output.size(rate)}/s"
+    text += f", durable to {status.durable_lsn}, {output.size(status.lag_bytes)} behind"
+    if status.last_error and status.state != "streaming":
+        text += f": {status.last_error}"
     return text
 
 

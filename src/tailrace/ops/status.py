@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.capture.bootstrap import Bootstrap
     from tailrace.capture.capture import Capture
     from tailrace.delivery.status import SinkStatus
+    from tailrace.recovery.archive import Archive
 
 CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
 SINK_STATES: Final = ("new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped")
@@ -130,6 +131,55 @@ class CaptureStatus:
 
 
 @dataclass(frozen=True)
+class ArchiveStatus:
+    """The archive of WAL."""
+
+    state: CaptureState
+    timeline: int = 0
+    received_bytes: int = 0
+    """All counts are since the process started."""
+    stored_bytes: int = 0
+    segments: int = 0
+    parts: int = 0
+    received_lsn: Lsn = _LSN_ZERO
+    durable_lsn: Lsn = _LSN_ZERO
+    reconnections: int = 0
+    restarts: int = 0
+    last_error: str | None = None
+    last_error_hint: str | None = None
+    pid: int | None = None
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of WAL that are received and not yet durable."""
+        return max(self.received_lsn - self.durable_lsn, 0)
+
+    @classmethod
+    def of(cls, archive: Archive) -> Self:
+        """Return the status of an archive in this process."""
+        error = archive.last_error
+        return cls(
+            "streaming" if archive.is_streaming else "disconnected" if error is not None else "starting",
+            archive.timeline,
+            **asdict(archive.progress),
+            received_lsn=archive.received_lsn,
+            durable_lsn=archive.durable_lsn,
+            reconnections=archive.reconnections,
+            last_error=None if error is None else str(error),
+            last_error_hint=None if error is None else error.hint or None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_jsonable(asdict(self)) | {"lag_bytes": self.lag_bytes}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        known = {key: value for key, value in raw.items() if key != "lag_bytes"}
+        lsns = {"received_lsn": Lsn.parse(raw["received_lsn"]), "durable_lsn": Lsn.parse(raw["durable_lsn"])}
+        return cls(**known | lsns)
+
+
+@dataclass(frozen=True)
 class LogStatus:
     url: str
     segments: int = 0
@@ -150,6 +200,7 @@ class Overview:
     capture: CaptureStatus | None = None
     log: LogStatus | None = None
     sinks: Sequence[SinkStatus] = field(default=())
+    archive: ArchiveStatus | None = None
 
     @property
     def faults(self) -> list[str]:
@@ -161,6 +212,8 @@ class Overview:
             faults.append(f"the log's status is unknown: {self.log.error}")
         if self.capture is not None:
             faults += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
+        if self.archive is not None:
+            faults += _faults("archive", self.archive.state, self.archive.last_error, self.archive.last_error_hint)
         now = time.time()
         for sink in self.sinks:
             faults += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
@@ -176,6 +229,7 @@ class Overview:
             "source": None if self.source is None else _to_jsonable(asdict(self.source)),
             "capture": None if self.capture is None else self.capture.to_json(),
             "log": None if self.log is None else _to_jsonable(asdict(self.log)),
+            "archive": None if self.archive is None else self.archive.to_json(),
             "sinks": [json.loads(sink.to_json()) | {"is_silent": sink.is_silent(time.time())} for sink in self.sinks],
         }
 

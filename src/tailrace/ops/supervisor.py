@@ -1,4 +1,4 @@
-"""The supervisor: keeps capture and delivery running, each in its own process.
+"""The supervisor: keeps capture, delivery and the archive running, each in its own process.
 
 Why processes: capture must answer the source within seconds, whatever else happens. In one process with the delivery
 engine, it would wait for the interpreter's lock while batches are decoded, and share memory with Spark's driver. And
@@ -7,7 +7,7 @@ So each child process runs the same command that an operator would run alone, an
 (`supervisor_socket`).
 
 A process that dies is restarted after a delay that grows. A process that ends with a permanent error stays down and is
-reported, while the other one continues. On a stop, the sinks finish their step; then capture seals and acknowledges
+reported, while the others continue. On a stop, the sinks finish their step; then capture seals and acknowledges
 what is committed.
 """
 
@@ -28,12 +28,13 @@ from typing import Any, Final, Literal
 
 from tailrace.delivery.status import SinkStatus
 from tailrace.ops import supervisor_socket
-from tailrace.ops.status import CaptureStatus, Overview
+from tailrace.ops.status import ArchiveStatus, CaptureStatus, Overview
 from tailrace.retry import Backoff
 
 _log = logging.getLogger("tailrace.run")
 
 CAPTURE: Final = "capture"
+ARCHIVE: Final = "archive"
 DELIVER: Final = "deliver"
 
 # Longer than the engine waits for a step (30 s) and for its Java process to exit.
@@ -211,16 +212,18 @@ class Supervisor:
         sinks: Mapping[str, str],
         relay: Relay,
         environ: Mapping[str, str] = os.environ,
+        archive: Sequence[str] | None = None,
     ) -> None:
-        """`capture` and `deliver` are command lines; `sinks` maps names to types, for the sinks that `deliver` runs."""
+        """`capture`, `deliver` and `archive` are command lines; `sinks` maps names to types, for those of `deliver`."""
         self._sinks = sinks
+        self._archive = ChildProcess(ARCHIVE, archive, environ, relay) if archive is not None else None
         self._capture = ChildProcess(CAPTURE, capture, environ, relay)
         self._deliver = ChildProcess(DELIVER, deliver, environ, relay) if deliver is not None else None
         self._last_statuses: dict[str, SinkStatus] = {}
 
     @property
     def children(self) -> list[ChildProcess]:
-        return [self._capture] if self._deliver is None else [self._deliver, self._capture]
+        return [child for child in (self._deliver, self._archive, self._capture) if child is not None]
 
     @property
     def is_finished(self) -> bool:
@@ -242,11 +245,12 @@ class Supervisor:
             child.start()
 
     def stop(self, grace_s: float | None = None) -> None:
-        """Stop delivery, then capture. With `grace_s`, kill what has not stopped after about that many seconds."""
+        """Stop delivery, then the archive and capture. With `grace_s`, kill what takes longer than about that."""
         deadline = time.monotonic() + (grace_s if grace_s is not None else float("inf"))
         if self._deliver is not None:
             self._deliver.stop(min(_SINKS_GRACE_SECONDS, deadline - time.monotonic()))
-        self._capture.stop(min(_CAPTURE_GRACE_SECONDS, max(1.0, deadline - time.monotonic())))
+        for child in filter(None, (self._archive, self._capture)):
+            child.stop(min(_CAPTURE_GRACE_SECONDS, max(1.0, deadline - time.monotonic())))
 
     def kill(self) -> None:
         for child in self.children:
@@ -258,18 +262,19 @@ class Supervisor:
 
     def overview(self) -> Overview:
         """Return the status that the child processes last reported."""
-        return Overview(capture=self._capture_status(), sinks=self._sink_statuses())
+        return Overview(capture=self._capture_status(), archive=self._archive_status(), sinks=self._sink_statuses())
 
     def _capture_status(self) -> CaptureStatus:
-        child = self._capture
-        raw = child.report.get(CAPTURE)
+        raw = self._capture.report.get(CAPTURE)
         status = CaptureStatus("starting") if raw is None else CaptureStatus.from_json(raw)
-        status = replace(status, restarts=child.restarts, pid=child.pid)
-        if child.state in ("restarting", "failed", "stopped"):
-            status = replace(status, state=child.state)
-        if child.failure is not None:
-            status = replace(status, last_error=child.failure.message, last_error_hint=child.failure.hint or None)
-        return status
+        return replace(status, **_child_state(self._capture))
+
+    def _archive_status(self) -> ArchiveStatus | None:
+        if self._archive is None:
+            return None
+        raw = self._archive.report.get(ARCHIVE)
+        status = ArchiveStatus("starting") if raw is None else ArchiveStatus.from_json(raw)
+        return replace(status, **_child_state(self._archive))
 
     def _sink_statuses(self) -> list[SinkStatus]:
         child = self._deliver
@@ -296,3 +301,13 @@ class Supervisor:
             case "stopped":
                 return [s if s.state == "failed" else replace(s, state="stopped") for s in statuses]
         return statuses
+
+
+def _child_state(child: ChildProcess) -> dict[str, Any]:
+    """What the supervisor knows about a process beyond its report."""
+    known: dict[str, Any] = {"restarts": child.restarts, "pid": child.pid}
+    if child.state in ("restarting", "failed", "stopped"):
+        known["state"] = child.state
+    if child.failure is not None:
+        known |= {"last_error": child.failure.message, "last_error_hint": child.failure.hint or None}
+    return known

@@ -8,16 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tailrace.errors import ConfigError
+from tailrace.settings.duration import parse_duration
 from tailrace.settings.parser import Faults, read_section, read_toml
 from tailrace.settings.pattern import TablePattern
 from tailrace.settings.secret import Secret, split_password
 
 __all__ = [
+    "ArchiveSettings",
     "CaptureSettings",
     "HttpSettings",
     "QuerySettings",
@@ -144,6 +147,26 @@ class QuerySettings:
 
 
 @dataclass(frozen=True)
+class ArchiveSettings:
+    enabled: bool = False
+    """Whether `run` archives the WAL too. Off by default: it doubles what is read from the source, and many managed
+    services do not allow it."""
+    slot: str = "tailrace_archive"
+    """The physical slot, and the name under which the archive can be a synchronous standby."""
+    synchronous: bool = False
+    """Write WAL as soon as it arrives. Off by default: it costs a PUT for almost every commit."""
+    part_after_s: float = field(default=10.0, metadata={"at_least": 0.1})
+    """How old WAL may get before it is written although its segment is incomplete: what a lost server can cost.
+    Ten seconds are at most six PUTs a minute."""
+    keep: str | None = None
+    """Such as `14d`: `backup expire` keeps what is needed to restore any moment of the last 14 days."""
+
+    @property
+    def keep_for(self) -> timedelta | None:
+        return None if self.keep is None else parse_duration(self.keep)
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     ui: bool = False
     """Serve Spark's own pages about batches, jobs and tasks. Off by default: they take a port and memory."""
@@ -158,6 +181,7 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     query: QuerySettings = field(default_factory=QuerySettings)
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     sinks: tuple[SinkTable, ...] = field(default=(), repr=False)
 
@@ -178,6 +202,7 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
         "retention": RetentionSettings,
         "http": HttpSettings,
         "query": QuerySettings,
+        "archive": ArchiveSettings,
         "spark": SparkSettings,
     }
     faults.add_unknown(raw, [*sections, "sink"], "")
@@ -187,14 +212,13 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
         if not values[name].get("url") and f"{name}.url" not in faults:
             faults.add(f"{name}.url", f"is missing: set it, or TAILRACE_{name.upper()}_URL")
     source = _source(values.pop("source"), path, environ, faults)
+    _check_archive(values["archive"], faults)
     faults.raise_if_any(path)
     return Settings(source=source, sinks=sinks, **{name: sections[name](**v) for name, v in values.items()})
 
 
 def check_source(values: Mapping[str, Any], faults: Faults) -> None:
-    slot = values.get("slot", "tailrace")
-    if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-        faults.add("source.slot", f"{slot!r} is not a slot name: use up to 63 lower-case letters, digits and _")
+    _check_slot("source.slot", values.get("slot", "tailrace"), faults)
     if not 1 <= len(values.get("publication", "tailrace").encode()) <= 63:
         faults.add("source.publication", "is not a valid name: PostgreSQL allows 1 to 63 bytes")
     for text in values.get("tables", ()):
@@ -204,6 +228,20 @@ def check_source(values: Mapping[str, Any], faults: Faults) -> None:
             faults.add("source.tables", f"{error}: {error.hint}")
     if not values.get("tables", True):
         faults.add("source.tables", "is empty: name at least one pattern, such as public.*")
+
+
+def _check_archive(values: Mapping[str, Any], faults: Faults) -> None:
+    _check_slot("archive.slot", values.get("slot", "tailrace_archive"), faults)
+    if "keep" in values:
+        try:
+            parse_duration(values["keep"])
+        except ConfigError as error:
+            faults.add("archive.keep", f"{error}: {error.hint}")
+
+
+def _check_slot(where: str, name: str, faults: Faults) -> None:
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
+        faults.add(where, f"{name!r} is not a slot name: use up to 63 lower-case letters, digits and _")
 
 
 def _source(values: dict[str, Any], path: Path | None, environ: Mapping[str, str], faults: Faults) -> SourceSettings:

@@ -1,0 +1,247 @@
+"""The archive as a reader sees it: which WAL it holds, and the bytes of each segment."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from tailrace.capture.timeline import TimelineHistory
+from tailrace.change import Lsn
+from tailrace.errors import ConfigError, CorruptError, WrongSource
+from tailrace.recovery import compressed_object
+from tailrace.recovery.wal_segment import (
+    POSITION,
+    PREFIX,
+    SYSTEM,
+    ArchiveKey,
+    WalSegment,
+    history_key,
+    timeline_of_history,
+)
+from tailrace.store import Store
+
+_RESTORE_COPY = "restore it from a copy of the store"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`system.json`: the cluster whose WAL the archive holds."""
+
+    system_id: str
+    segment_bytes: int
+
+    @classmethod
+    def load(cls, store: Store) -> System | None:
+        """The record; None before the first run of the archive."""
+        data = store.get(SYSTEM)
+        if data is None:
+            return None
+        try:
+            raw = json.loads(data)
+            return cls(str(raw["system_id"]), int(raw["segment_bytes"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"{store.url}: {SYSTEM} was not written by the archive", _RESTORE_COPY) from error
+
+    def save(self, store: Store) -> None:
+        """Create the record. Raises WrongSource if the store holds the WAL of another cluster."""
+        if not store.create(SYSTEM, json.dumps({"version": 1} | asdict(self), indent=2).encode()):
+            recorded = System.load(store)
+            assert recorded is not None
+            recorded.check(self)
+
+    def check(self, current: System) -> None:
+        if self.system_id != current.system_id:
+            raise WrongSource(
+                f"the archive holds the WAL of system {self.system_id}, this server is system {current.system_id}",
+                "point [source] at the server that this archive belongs to, or [store] at another location",
+            )
+        if self.segment_bytes != current.segment_bytes:
+            raise WrongSource(
+                f"the archive has segments of {self.segment_bytes} bytes, this server of {current.segment_bytes}",
+                "the cluster's segment size was changed: archive it in another location",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePosition:
+    """`position.json`: how far the archive was when it last looked."""
+
+    timeline: int
+    lsn: Lsn
+    at: datetime
+    """The server's clock: all transactions that it had flushed by then end below `lsn`."""
+
+    @classmethod
+    def load(cls, store: Store) -> ArchivePosition | None:
+        data = store.get(POSITION)
+        if data is None:
+            return None
+        try:
+            raw = json.loads(data)
+            return cls(int(raw["timeline"]), Lsn.parse(raw["lsn"]), datetime.fromisoformat(raw["at"]))
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            raise CorruptError(
+                f"{store.url}: {POSITION} is not a file that the archive wrote", _RESTORE_COPY
+            ) from error
+
+    def save(self, store: Store) -> None:
+        raw = {"timeline": self.timeline, "lsn": str(self.lsn), "at": self.at.isoformat()}
+        store.replace(POSITION, json.dumps(raw).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class WalRange:
+    """WAL of one timeline without a gap."""
+
+    timeline: int
+    start: Lsn
+    end: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """The objects that hold one segment, or its beginning."""
+
+    segment: WalSegment
+    is_complete: bool = False
+    parts: Sequence[tuple[int, int]] = ()
+    """Without the parts of a complete segment, which are left over."""
+
+    @property
+    def end(self) -> Lsn:
+        """Where the WAL that is stored without a gap ends."""
+        if self.is_complete:
+            return self.segment.end
+        end = 0
+        for start, stop in sorted(self.parts):
+            if start <= end:
+                end = max(end, stop)
+        return Lsn(self.segment.start + end)
+
+
+@dataclass(frozen=True)
+class WalArchive:
+    """What the store held when it was listed."""
+
+    store: Store
+    system: System
+    segments: Sequence[StoredSegment]
+    """By timeline and number."""
+    histories: dict[int, TimelineHistory] = field(default_factory=dict)
+    leftovers: Sequence[str] = ()
+    """Keys of parts whose segment is complete."""
+
+    @classmethod
+    def load(cls, store: Store) -> WalArchive | None:
+        """List the archive; None if the store has none."""
+        system = System.load(store)
+        if system is None:
+            return None
+        complete: set[WalSegment] = set()
+        parts: dict[WalSegment, list[tuple[int, int]]] = defaultdict(list)
+        histories: dict[int, TimelineHistory] = {}
+        for info in store.list(PREFIX):
+            if (key := ArchiveKey.parse(info.key, system.segment_bytes)) is not None:
+                if key.part is None:
+                    complete.add(key.segment)
+                else:
+                    parts[key.segment].append(key.part)
+            elif (timeline := timeline_of_history(info.key)) is not None:
+                text = (store.get(info.key) or b"").decode(errors="replace")
+                histories[timeline] = TimelineHistory.parse(timeline, text)
+        leftovers = [s.part_key(*part) for s, found in parts.items() if s in complete for part in found]
+        segments = [
+            StoredSegment(s, s in complete, () if s in complete else tuple(sorted(parts[s])))
+            for s in sorted(complete | set(parts))
+        ]
+        return cls(store, system, segments, histories, leftovers)
+
+    @classmethod
+    def require(cls, store: Store) -> WalArchive:
+        archive = cls.load(store)
+        if archive is None or not archive.segments:
+            raise ConfigError(f"{store.url} has no archive of WAL", "run `tailrace archive` first, and keep it running")
+        return archive
+
+    @property
+    def last(self) -> StoredSegment | None:
+        """The newest segment of the newest timeline."""
+        return self.segments[-1] if self.segments else None
+
+    def history(self, timeline: int) -> TimelineHistory:
+        return self.histories.get(timeline, TimelineHistory(timeline))
+
+    def ranges(self) -> Iterator[WalRange]:
+        """All WAL, by timeline and LSN; a range ends where something is missing."""
+        current: WalRange | None = None
+        for stored in self.segments:
+            segment = stored.segment
+            if current and (segment.timeline, segment.start) == (current.timeline, current.end):
+                current = WalRange(segment.timeline, current.start, stored.end)
+                continue
+            if current:
+                yield current
+            current = WalRange(segment.timeline, segment.start, stored.end)
+        if current:
+            yield current
+
+    def end_after(self, start: Lsn, history: TimelineHistory) -> Lsn | None:
+        """The end of the WAL that follows `start` without a gap along a history; None if `start` itself is missing.
+
+        A segment in which the timeline changes is taken from the newer timeline, which has a copy of its beginning.
+        """
+        end: Lsn | None = None
+        ranges = list(self.ranges())
+        position = start
+        while True:
+            timeline = history.timeline_at(position)
+            found = next((r for r in ranges if r.timeline == timeline and r.start <= position < r.end), None)
+            if found is None:
+                return end
+            switched = history.switch_point(timeline)
+            end = found.end if switched is None else min(found.end, switched)
+            if switched is None or found.end < switched:
+                return end
+            position = switched
+
+    def read(self, segment: WalSegment) -> bytes | None:
+        """The bytes of a segment, padded with zeros if it is incomplete; None if the archive has none of them.
+
+        Raises CorruptError if an object is damaged or a part is missing.
+        """
+        for _ in range(2):  # the segment may be completed, and its parts removed, between the two reads
+            content = compressed_object.read(self.store, segment.key)
+            if content is not None:
+                if len(content) != segment.bytes:
+                    raise CorruptError(f"{self.store.url}: {segment.key} holds {len(content)} bytes", _RESTORE_COPY)
+                return content
+            if parts := read_parts(self.store, segment):
+                return parts.ljust(segment.bytes, b"\0")
+        return None
+
+    def read_history(self, timeline: int) -> bytes | None:
+        return self.store.get(history_key(timeline))
+
+
+def read_parts(store: Store, segment: WalSegment) -> bytes:
+    """The beginning of a segment from its parts. Parts may overlap, with equal bytes, but leave no gap.
+
+    Returns nothing if there are no parts, or if they are being removed because the segment is complete.
+    """
+    content = bytearray()
+    keys = [ArchiveKey.parse(info.key, segment.bytes) for info in store.list(segment.parts_prefix)]
+    for start, end in sorted(key.part for key in keys if key is not None and key.part is not None):
+        where = segment.part_key(start, end)
+        data = compressed_object.read(store, where)
+        if data is None:
+            return b""
+        if len(data) != end - start or start > len(content):
+            raise CorruptError(f"{store.url}: {where} does not follow the part before it", _RESTORE_COPY)
+        overlap = len(content) - start
+        if content[start:end] != data[:overlap]:
+            raise CorruptError(f"{store.url}: {where} differs from the part before it", _RESTORE_COPY)
+        content += data[overlap:]
+    return bytes(content)

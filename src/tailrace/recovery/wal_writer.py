@@ -1,0 +1,250 @@
+"""Writes received WAL to the archive: complete segments, and parts of the segment that is still open.
+
+Threads compress and write. Several segments may be in flight, but `durable_lsn` never passes a byte that is not in
+the store. A part is written when its WAL is old enough, and one at a time: while it is written, the next one grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from tailrace.change import Lsn
+from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
+from tailrace.recovery import compressed_object
+from tailrace.recovery.wal_archive import ArchivePosition, read_parts
+from tailrace.recovery.wal_segment import WalSegment
+from tailrace.retry import Backoff
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.archive")
+
+# Two segments are compressed or written at a time, beside one part.
+_WORKERS = 3
+# More than this much WAL, or more than one segment, waiting for the store stops the stream.
+_MOST_BYTES = 64 << 20
+# On a stop, the store has this long to accept what was received.
+_CLOSE_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class ArchiveProgress:
+    """What the archive has done since it started."""
+
+    received_bytes: int = 0
+    stored_bytes: int = 0
+    segments: int = 0
+    parts: int = 0
+
+
+@dataclass(slots=True)
+class _OpenSegment:
+    segment: WalSegment
+    prefix_bytes: int = 0
+    """How much of it the parts of an earlier run hold."""
+    prefix_digest: bytes = b""
+    size: int = 0
+    pieces: list[memoryview] = field(default_factory=list)
+    tail: list[memoryview] = field(default_factory=list)
+    """The pieces that no part holds yet."""
+    tail_at: float | None = None
+    """When the oldest of them arrived."""
+    stored: int = 0
+    """How much of it parts hold, or will hold once the part in flight is written."""
+    part: Future[None] | None = None
+    is_durable: bool = False
+    durable_bytes: int = 0
+
+
+class WalWriter:
+    """Takes WAL of one timeline from a segment's start on. `wake` is called when something became durable or failed."""
+
+    def __init__(
+        self,
+        store: Store,
+        first: WalSegment,
+        part_after_s: float,
+        progress: ArchiveProgress,
+        wake: Callable[[], None],
+    ) -> None:
+        """`part_after_s` is the age at which WAL of an open segment is written; 0 writes it at once."""
+        self._store = store
+        self._part_after_s = part_after_s
+        self._progress = progress
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(_WORKERS, "archive")
+        self._pending: deque[_OpenSegment] = deque()
+        self._futures: set[Future[None]] = set()
+        self._pending_bytes = 0
+        self._open = self._begin(first)
+        self.error: TailraceError | None = None
+        self._durable = Lsn(first.start + self._open.durable_bytes)
+
+    @property
+    def received_lsn(self) -> Lsn:
+        return Lsn(self._open.segment.start + self._open.size)
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        with self._lock:
+            return self._durable
+
+    @property
+    def is_full(self) -> bool:
+        with self._lock:
+            return self._pending_bytes >= max(_MOST_BYTES, self._open.segment.bytes)
+
+    def offer(self, lsn: Lsn, data: memoryview) -> None:
+        """Add WAL. Never waits."""
+        if lsn != self.received_lsn:
+            raise SourceError(f"the server sent WAL at {lsn} instead of {self.received_lsn}", "reconnecting")
+        self._progress.received_bytes += len(data)
+        while data:
+            piece = data[: self._open.segment.bytes - self._open.size]
+            data = data[len(piece) :]
+            self._add(piece)
+
+    def write_due_part(self, *, now: bool = False) -> float | None:
+        """Begin to write a part if its WAL is old enough, or with `now` in any case.
+
+        Return the seconds until the next one is due; None if something else happens first.
+        """
+        current = self._open
+        if current.tail_at is None or (current.part is not None and not current.part.done()):
+            return None
+        left_s = current.tail_at + self._part_after_s - time.monotonic()
+        if left_s > 0 and not now:
+            return left_s
+        content = b"".join(current.tail)
+        start = current.stored
+        current.stored += len(content)
+        current.tail, current.tail_at = [], None
+        current.part = self._submit(self._write_part, current, start, content)
+        return None
+
+    def save(self, position: ArchivePosition) -> None:
+        """Record the position. Never waits."""
+        self._submit(position.save, self._store)
+
+    def write_rest(self) -> None:
+        """Make all that was received durable. The store has 15 seconds to accept it."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        if self._open.part is not None:
+            wait([self._open.part], _CLOSE_SECONDS)
+        self.write_due_part(now=True)
+        wait(list(self._futures), max(deadline - time.monotonic(), 0))
+        if self.error is None and self.durable_lsn < self.received_lsn:
+            self.error = StoreError(
+                f"the store did not accept the WAL from {self.durable_lsn} on in time",
+                "the server retains it; run the archive again",
+            )
+
+    def close(self) -> None:
+        """Wait for what is still being written, such as the position."""
+        wait(list(self._futures), _CLOSE_SECONDS)
+
+    def abort(self) -> None:
+        """End the threads. What is in flight is finished or given up."""
+        self._stopping.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _begin(self, segment: WalSegment) -> _OpenSegment:
+        """Open a segment, which may have parts from an earlier run."""
+        prefix = read_parts(self._store, segment)
+        return _OpenSegment(
+            segment,
+            len(prefix),
+            hashlib.sha256(prefix).digest(),
+            stored=len(prefix),
+            durable_bytes=len(prefix),
+        )
+
+    def _add(self, piece: memoryview) -> None:
+        current = self._open
+        before, current.size = current.size, current.size + len(piece)
+        current.pieces.append(piece)
+        if before < current.prefix_bytes <= current.size:
+            self._check_prefix(current)
+        new = piece[max(current.prefix_bytes - before, 0) :]
+        if new:
+            current.tail.append(new)
+            current.tail_at = current.tail_at or time.monotonic()
+        if current.size == current.segment.bytes:
+            with self._lock:
+                self._pending.append(current)
+                self._pending_bytes += current.size
+            self._submit(self._write_segment, current)
+            self._open = _OpenSegment(current.segment.next)
+
+    def _check_prefix(self, current: _OpenSegment) -> None:
+        """Compare what the server sends now with what an earlier run stored."""
+        received = b"".join(current.pieces)[: current.prefix_bytes]
+        if hashlib.sha256(received).digest() != current.prefix_digest:
+            raise FencedError(
+                f"the server's segment {current.segment} differs from the archive's in its first "
+                f"{current.prefix_bytes} bytes",
+                "this server lost WAL that the archive holds, or another server wrote there: restore from the archive, "
+                "or archive this server in another location",
+            )
+
+    def _submit(self, work: Callable[..., None], *arguments: object) -> Future[None]:
+        future = self._pool.submit(self._guard, work, *arguments)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
+
+    def _guard(self, work: Callable[..., None], *arguments: object) -> None:
+        """Run `work` until the store accepts it. Other errors end the stream."""
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                work(*arguments)
+                break
+            except TailraceError as error:
+                if not error.retry:
+                    self.error = self.error or error
+                    break
+                delay = backoff.next()
+                _log.warning("%s; retrying in %.1f s", error, delay)
+                self._stopping.wait(delay)
+        self._wake()
+
+    def _write_part(self, current: _OpenSegment, start: int, content: bytes) -> None:
+        end = start + len(content)
+        self._progress.stored_bytes += compressed_object.create(
+            self._store, current.segment.part_key(start, end), content
+        )
+        self._progress.parts += 1
+        with self._lock:
+            current.durable_bytes = end
+            self._advance()
+
+    def _write_segment(self, current: _OpenSegment) -> None:
+        content = b"".join(current.pieces)
+        self._progress.stored_bytes += compressed_object.create(self._store, current.segment.key, content)
+        self._progress.segments += 1
+        with self._lock:
+            current.is_durable = True
+            self._pending_bytes -= current.size
+            current.pieces, current.tail = [], []
+            self._advance()
+        self._wake()
+        if current.part is not None:
+            wait([current.part])  # so that it is not created after the others were removed
+        if current.stored:
+            for info in self._store.list(current.segment.parts_prefix):
+                self._store.delete(info.key)
+
+    def _advance(self) -> None:
+        while self._pending and self._pending[0].is_durable:
+            self._durable = max(self._durable, self._pending.popleft().segment.end)
+        oldest = self._pending[0] if self._pending else self._open
+        self._durable = max(self._durable, Lsn(oldest.segment.start + oldest.durable_bytes))
