@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "query": "Serve the lake's tables over the PostgreSQL protocol.",
     "snapshot": "Take snapshots of tables while capture runs.",
     "archive": "Write the server's WAL to the store.",
+    "backup": "Take, list, verify and expire base backups.",
     "log": "List, print, verify, compact and trim the log.",
     "audit": "Record an audit trail; replaces Bemi and Zemi.",
     "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",

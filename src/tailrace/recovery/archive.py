@@ -196,7 +196,7 @@ class Archive:
             raise SlotLost(
                 f"slot {name} has lost WAL that the archive still needed",
                 f"drop it with SELECT pg_drop_replication_slot('{name}'), run `tailrace archive --accept-gap`, and "
-                "take a new backup: no older one can be restored past the gap. Raise max_slot_wal_keep_size to prevent this",
+                "take a new backup: no older one can be restored past the gap",
             )
         return Lsn.parse(text_value(found, 1) or "0/0")
 

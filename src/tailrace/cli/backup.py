@@ -1,0 +1,182 @@
+"""`tailrace backup`: takes, lists, verifies and removes base backups."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn
+
+from tailrace.cli import Invocation, output
+from tailrace.cli.stop_signal import on_stop
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.recovery import backup_reader, expiry
+from tailrace.recovery.backup import BackupProgress, is_covered, take_backup
+from tailrace.recovery.backup_record import BackupRecord, list_backups
+from tailrace.recovery.wal_archive import WalArchive
+from tailrace.settings import Settings
+from tailrace.settings.duration import parse_duration
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.backup")
+
+_PLAIN_SECONDS = 5.0
+# The end of a backup switches to a new segment, so a running archive covers it after a moment.
+_COVERED_SECONDS = 60.0
+
+
+@click.group("backup", invoke_without_command=True, short_help="Take, list, verify and expire base backups.")
+@click.option("--full", is_flag=True, help="Back up all files. This is the default.")
+@click.option("--incremental", is_flag=True, help="Back up what changed since the newest backup (PostgreSQL 17+).")
+@click.pass_context
+def command(context: click.Context, full: bool, incremental: bool) -> None:
+    """Take a base backup, straight from the server into the store. `tailrace archive` must be running.
+
+    Exits with 0 once the backup can be restored: it is complete, and the archive holds the WAL that it needs.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if full and incremental:
+        raise ConfigError("--full and --incremental exclude each other")
+    settings, store = _open(context.obj, "source", "store")
+    cancelled = threading.Event()
+    on_stop(cancelled.set)
+    progress = BackupProgress()
+    kind = "incremental" if incremental else "full"
+    began = time.monotonic()
+    with _shown(lambda: (progress.bytes, progress.estimated_bytes, f"{progress.files:,} files")):
+        record = take_backup(settings, store, "incremental" if incremental else "full", progress, cancelled.is_set)
+    seconds = time.monotonic() - began
+    click.echo(
+        f"{kind} backup {record.id}: {record.files:,} files, {output.size(record.size)} in "
+        f"{output.size(record.stored_bytes)}, {output.duration(seconds)}"
+    )
+    _wait_until_covered(store, record, cancelled)
+
+
+@command.command("ls")
+@click.pass_obj
+def list_command(invocation: Invocation) -> None:
+    """List the backups, the oldest first."""
+    _, store = _open(invocation, "store")
+    archive = WalArchive.load(store)
+    for record in list_backups(store):
+        if archive is None or not is_covered(archive, record):
+            state = f"needs WAL up to {record.end_lsn}"
+        else:
+            at = record.verified_at(store)
+            state = "not verified" if at is None else f"verified {at:%Y-%m-%d %H:%M}"
+        builds_on = f" on {record.parent}" if record.parent else ""
+        click.echo(
+            f"{record.id}  {record.kind}{builds_on}  {record.ended_at:%Y-%m-%d %H:%M:%S}  {record.start_lsn} to "
+            f"{record.end_lsn}  {output.size(record.size)} in {output.size(record.stored_bytes)}  {state}"
+        )
+
+
+@command.command("verify")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.pass_obj
+def verify_command(invocation: Invocation, ids: tuple[str, ...]) -> None:
+    """Read backups from the store and compare each file with PostgreSQL's manifest. Default: all not verified yet."""
+    _, store = _open(invocation, "store")
+    records = list_backups(store)
+    chosen = [_find(records, id) for id in ids] or [r for r in records if r.verified_at(store) is None]
+    for record in chosen:
+        read = BackupProgress(estimated_bytes=record.size)
+
+        def count(file: backup_reader.BackupFile, read: BackupProgress = read) -> None:
+            read.bytes += file.size
+            read.files += 1
+
+        with _shown(lambda read=read: (read.bytes, read.estimated_bytes, f"{read.files:,} files")):  # type: ignore[misc]
+            backup_reader.verify(store, record, count)
+        record.mark_verified(store, datetime.now(UTC))
+        click.echo(f"backup {record.id}: {read.files:,} files match the manifest")
+
+
+@command.command("expire")
+@click.option("--keep", metavar="DURATION", help="Such as 14d. Default: `keep` in [archive].")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.pass_obj
+def expire_command(invocation: Invocation, keep: str | None, yes: bool) -> None:
+    """Remove backups and WAL that no moment of the window needs. Shows them first, and removes them after a yes."""
+    settings, store = _open(invocation, "store")
+    window = parse_duration(keep) if keep else settings.archive.keep_for
+    if window is None:
+        raise ConfigError("how long to keep backups is not set", "give --keep 14d, or set `keep` in [archive]")
+    plan = expiry.find_expired(store, WalArchive.require(store), window, datetime.now(UTC))
+    if plan.is_empty:
+        click.echo("nothing to remove")
+        return
+    for record in plan.backups:
+        click.echo(f"backup {record.id}  {record.kind}  {record.ended_at:%Y-%m-%d %H:%M:%S}")
+    for id in plan.interrupted:
+        click.echo(f"backup {id}  interrupted")
+    if plan.segments:
+        click.echo(f"{len(plan.segments):,} segments of WAL, {plan.segments[0]} to {plan.segments[-1]}")
+    if not yes and not click.confirm("remove these?"):
+        click.echo("nothing was removed")
+        return
+    expiry.remove(store, plan)
+    click.echo(f"removed {len(plan.backups) + len(plan.interrupted)} backups and {len(plan.segments):,} segments")
+
+
+def _open(invocation: Invocation, *requires: str) -> tuple[Settings, Store]:
+    settings = invocation.settings(*requires)
+    output.log_to_stderr(invocation.log_level)
+    return settings, Store.open(settings.store.url, settings.store.options)
+
+
+def _find(records: list[BackupRecord], id: str) -> BackupRecord:
+    record = next((r for r in records if r.id == id), None)
+    if record is None:
+        raise ConfigError(f"there is no backup {id}", "`tailrace backup ls` lists them")
+    return record
+
+
+def _wait_until_covered(store: Store, record: BackupRecord, cancelled: threading.Event) -> None:
+    deadline = time.monotonic() + _COVERED_SECONDS
+    while not is_covered(WalArchive.require(store), record):
+        if time.monotonic() > deadline or cancelled.wait(0.5):
+            raise TailraceError(
+                f"backup {record.id} is in the store, but cannot be restored yet: the archive does not hold the WAL up "
+                f"to {record.end_lsn}",
+                "run `tailrace archive`; `tailrace backup ls` shows when the backup can be restored",
+            )
+
+
+class _shown:  # noqa: N801 (used like a function)
+    """Shows a job's bytes while the context lasts: a bar on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, state: Callable[[], tuple[int, int, str]]) -> None:
+        self._state = state
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._bar if sys.stderr.isatty() else self._lines, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._finished.set()
+        self._thread.join()
+
+    def _lines(self) -> None:
+        while not self._finished.wait(_PLAIN_SECONDS):
+            _log.info(self._text())
+
+    def _bar(self) -> None:
+        columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
+        with Progress(*columns, console=output.console(), transient=True) as bar:
+            task = bar.add_task(self._text(), total=None)
+            while not self._finished.wait(0.2):
+                done, total, _ = self._state()
+                bar.update(task, description=self._text(), completed=done, total=max(total, done, 1))
+
+    def _text(self) -> str:
+        done, total, rest = self._state()
+        return f"{output.size(done)} of about {output.size(max(total, done))}, {rest}"

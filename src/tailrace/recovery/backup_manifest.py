@@ -1,0 +1,60 @@
+"""PostgreSQL's manifest of a backup: each file's size and checksum. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.errors import CorruptError
+from tailrace.recovery.backup_record import BackupFile
+
+_HINT = "the backup is damaged: take a new one, and restore from another"
+_ALGORITHM = "SHA256"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    size: int
+    checksum: bytes
+    """SHA-256, which every backup asks for."""
+
+
+def parse(data: bytes, where: str) -> Mapping[str, ManifestEntry]:
+    """The files of a manifest by path. Raises CorruptError if it does not match its own checksum."""
+    try:
+        raw = json.loads(data)
+        body = data[: data.rindex(b'"Manifest-Checksum"')]
+        if hashlib.sha256(body).hexdigest() != raw["Manifest-Checksum"]:
+            raise ValueError
+        return {_path(file): _entry(file) for file in raw["Files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{where}: the manifest is damaged", _HINT) from error
+
+
+def check_files(manifest: Mapping[str, ManifestEntry], files: list[BackupFile], where: str) -> None:
+    """Check that a backup has the files of its manifest, no more and no less."""
+    present = {file.path for file in files if file.kind == "file"}
+    if missing := sorted(manifest.keys() - present):
+        raise CorruptError(f"{where}: {len(missing)} files are missing, such as {missing[0]}", _HINT)
+    if extra := sorted(present - manifest.keys()):
+        raise CorruptError(f"{where}: the manifest does not name {len(extra)} files, such as {extra[0]}", _HINT)
+
+
+def check_file(manifest: Mapping[str, ManifestEntry], file: BackupFile, digest: bytes, where: str) -> None:
+    entry = manifest[file.path]
+    if (file.size, digest) != (entry.size, entry.checksum):
+        raise CorruptError(f"{where}: {file.path} differs from the manifest", _HINT)
+
+
+def _path(file: Mapping[str, str]) -> str:
+    if "Path" in file:
+        return file["Path"]
+    return bytes.fromhex(file["Encoded-Path"]).decode(errors="surrogateescape")
+
+
+def _entry(file: Mapping[str, str]) -> ManifestEntry:
+    if file["Checksum-Algorithm"] != _ALGORITHM:
+        raise ValueError
+    return ManifestEntry(int(file["Size"]), bytes.fromhex(file["Checksum"]))
