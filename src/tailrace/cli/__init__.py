@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "snapshot": "Take snapshots of tables while capture runs.",
     "archive": "Write the server's WAL to the store.",
     "backup": "Take, list, verify and expire base backups.",
+    "restore": "Restore the server to any moment.",
     "log": "List, print, verify, compact and trim the log.",
     "audit": "Record an audit trail; replaces Bemi and Zemi.",
     "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
 from tailrace.cli import Invocation, output
+from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.recovery import backup_reader, expiry
@@ -23,9 +20,6 @@ from tailrace.settings import Settings
 from tailrace.settings.duration import parse_duration
 from tailrace.store import Store
 
-_log = logging.getLogger("tailrace.backup")
-
-_PLAIN_SECONDS = 5.0
 # The end of a backup switches to a new segment, so a running archive covers it after a moment.
 _COVERED_SECONDS = 60.0
 
@@ -49,7 +43,9 @@ def command(context: click.Context, full: bool, incremental: bool) -> None:
     progress = BackupProgress()
     kind = "incremental" if incremental else "full"
     began = time.monotonic()
-    with _shown(lambda: (progress.bytes, progress.estimated_bytes, f"{progress.files:,} files")):
+    with ProgressDisplay(
+        lambda: (progress.bytes, progress.estimated_bytes, f"{progress.files:,} files"), "tailrace.backup"
+    ):
         record = take_backup(settings, store, "incremental" if incremental else "full", progress, cancelled.is_set)
     seconds = time.monotonic() - began
     click.echo(
@@ -88,13 +84,8 @@ def verify_command(invocation: Invocation, ids: tuple[str, ...]) -> None:
     chosen = [_find(records, id) for id in ids] or [r for r in records if r.verified_at(store) is None]
     for record in chosen:
         read = BackupProgress(estimated_bytes=record.size)
-
-        def count(file: backup_reader.BackupFile, read: BackupProgress = read) -> None:
-            read.bytes += file.size
-            read.files += 1
-
-        with _shown(lambda read=read: (read.bytes, read.estimated_bytes, f"{read.files:,} files")):  # type: ignore[misc]
-            backup_reader.verify(store, record, count)
+        with ProgressDisplay(read.state, "tailrace.backup"):
+            backup_reader.verify(store, record, read.add)
         record.mark_verified(store, datetime.now(UTC))
         click.echo(f"backup {record.id}: {read.files:,} files match the manifest")
 
@@ -148,35 +139,3 @@ def _wait_until_covered(store: Store, record: BackupRecord, cancelled: threading
                 f"to {record.end_lsn}",
                 "run `tailrace archive`; `tailrace backup ls` shows when the backup can be restored",
             )
-
-
-class _shown:  # noqa: N801 (used like a function)
-    """Shows a job's bytes while the context lasts: a bar on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, state: Callable[[], tuple[int, int, str]]) -> None:
-        self._state = state
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._bar if sys.stderr.isatty() else self._lines, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._finished.set()
-        self._thread.join()
-
-    def _lines(self) -> None:
-        while not self._finished.wait(_PLAIN_SECONDS):
-            _log.info(self._text())
-
-    def _bar(self) -> None:
-        columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
-        with Progress(*columns, console=output.console(), transient=True) as bar:
-            task = bar.add_task(self._text(), total=None)
-            while not self._finished.wait(0.2):
-                done, total, _ = self._state()
-                bar.update(task, description=self._text(), completed=done, total=max(total, done, 1))
-
-    def _text(self) -> str:
-        done, total, rest = self._state()
-        return f"{output.size(done)} of about {output.size(max(total, done))}, {rest}"

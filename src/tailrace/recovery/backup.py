@@ -18,6 +18,7 @@ from tailrace.errors import ConfigError, SourceError, SourceRefused, TailraceErr
 from tailrace.recovery import compressed_object
 from tailrace.recovery.backup_record import (
     PREFIX,
+    BackupFile,
     BackupRecord,
     list_backups,
     manifest_key,
@@ -37,9 +38,19 @@ _OLDEST, _OLDEST_INCREMENTAL = 150000, 170000
 
 @dataclass(slots=True)
 class BackupProgress:
+    """How much of a backup is written, verified or restored."""
+
     bytes: int = 0
     estimated_bytes: int = 0
     files: int = 0
+
+    def add(self, file: BackupFile) -> None:
+        self.bytes += file.size
+        self.files += 1
+
+    def state(self) -> tuple[int, int, str]:
+        """The bytes done, about how many there are, and further text."""
+        return self.bytes, self.estimated_bytes, f"{self.files:,} files"
 
 
 def take_backup(

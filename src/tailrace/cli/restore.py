@@ -1,0 +1,180 @@
+"""`tailrace restore`: makes a copy of the server as it was at a moment."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from tailrace.cli import Invocation, output
+from tailrace.cli.progress_display import ProgressDisplay
+from tailrace.cli.stop_signal import on_stop
+from tailrace.embedded.installation import installation
+from tailrace.errors import ConfigError
+from tailrace.recovery import restore
+from tailrace.recovery.backup import BackupProgress
+from tailrace.recovery.backup_record import list_backups
+from tailrace.recovery.data_directory import DataDirectory
+from tailrace.recovery.recovery_server import RecoveryState
+from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.restore_plan import RestorePlan, plan_restore
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.restore")
+
+_POLL_SECONDS = 0.2
+
+
+@click.command("restore", short_help="Restore the server to any moment.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--to", "to", metavar="TIME|LSN|NAME", help="A time (UTC unless it has a zone), an LSN, a restore point.")
+@click.option("--before-xid", type=int, metavar="XID", help="Stop just before this transaction's commit.")
+@click.option("--latest", is_flag=True, help="Replay all that the archive has.")
+@click.option("--promote", is_flag=True, help="Make the copy a server of its own, and stop it cleanly.")
+@click.option("--timeline", type=int, help="The timeline that holds the moment. Default: the newest one.")
+@click.option(
+    "--bin", "bin_directory", type=click.Path(path_type=Path), help="Where PostgreSQL's programs are. Default: PATH."
+)
+@click.option(
+    "--tablespace",
+    "tablespaces",
+    multiple=True,
+    metavar="OID=DIR",
+    help="Where a tablespace goes. Default: DIRECTORY-tablespaces/OID; never where it was.",
+)
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    directory: Path,
+    to: str | None,
+    before_xid: int | None,
+    latest: bool,
+    promote: bool,
+    timeline: int | None,
+    bin_directory: Path | None,
+    tablespaces: tuple[str, ...],
+) -> None:
+    """Restore the server into DIRECTORY, which must be empty, as it was at a moment.
+
+    Chooses the backup, lays it out, starts PostgreSQL on it and replays WAL up to the moment. Then recovery pauses, and
+    the command says what is included and how to look at it. The server runs until Ctrl-C; promote it before, or use
+    --promote, to keep the copy as a server. The source is never touched.
+    """
+    target = _target(to, before_xid, latest)
+    settings = invocation.settings("store")
+    output.log_to_stderr(invocation.log_level)
+    store = Store.open(settings.store.url, settings.store.options)
+    programs = _programs(store, bin_directory)
+    cancelled = threading.Event()
+    on_stop(cancelled.set)
+    plan = plan_restore(store, target, programs, timeline)
+    copy = DataDirectory(directory.absolute(), _tablespaces(directory.absolute(), plan, tablespaces))
+    click.echo(f"restoring {target} from {plan.backup.kind} backup {plan.backup.id}")
+    _lay_out(store, plan, copy)
+    action: Literal["pause", "promote"] = "promote" if promote else "pause"
+    with restore.recovering(plan, copy, programs, action) as recovery:
+        began = time.monotonic()
+        moment = recovery.wait(cancelled.is_set, _Reporter(plan))
+        click.echo(f"replayed WAL up to {moment.lsn} in {output.duration(time.monotonic() - began)}")
+        _print_moment(moment)
+        if promote:
+            click.echo(f"promoted; start the server with: pg_ctl -D {copy.path} start")
+            return
+        click.echo(f"recovery is paused. Look at the copy: psql '{recovery.server.conninfo} dbname=postgres'")
+        click.echo("to keep it as a server: SELECT pg_wal_replay_resume(); Ctrl-C stops it")
+        while not cancelled.wait(_POLL_SECONDS) and not recovery.server.wait(0):
+            pass
+
+
+def _target(to: str | None, before_xid: int | None, latest: bool) -> RecoveryTarget:
+    given = [to is not None, before_xid is not None, latest]
+    if sum(given) != 1:
+        raise ConfigError("one target is needed", "give --to TIME|LSN|NAME, --before-xid N or --latest")
+    if before_xid is not None:
+        return RecoveryTarget("xid", xid=before_xid)
+    return RecoveryTarget.parse(to) if to is not None else RecoveryTarget("latest")
+
+
+def _programs(store: Store, given: Path | None) -> Path:
+    """The directory with the programs of the version that the newest backup was taken from."""
+    records = list_backups(store)
+    if not records:
+        raise ConfigError(f"{store.url} has no backup", "take one with `tailrace backup`")
+    version = records[-1].server_version // 10000
+    on_path = shutil.which("postgres")
+    candidates = [given] if given else [Path(on_path).resolve().parent] if on_path else []
+    for directory in candidates:
+        if (found := _version(directory / "postgres")) == version:
+            return directory
+        if given:
+            raise ConfigError(f"{directory} has PostgreSQL {found}, the backup is of {version}", "correct --bin")
+    try:
+        return installation(version) / "bin"
+    except ConfigError:
+        raise ConfigError(
+            f"PostgreSQL {version} is not on PATH", "give the directory with its programs: --bin DIR"
+        ) from None
+
+
+def _version(program: Path) -> int | None:
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True)
+    except OSError:
+        return None
+    match = re.search(r"(\d+)", done.stdout)
+    return int(match[1]) if match else None
+
+
+def _tablespaces(directory: Path, plan: RestorePlan, given: tuple[str, ...]) -> dict[int, Path]:
+    beside = directory.with_name(f"{directory.name}-tablespaces")
+    found = {each.oid: beside / str(each.oid) for each in plan.backup.tablespaces}
+    for text in given:
+        oid, _, path = text.partition("=")
+        if not oid.isdecimal() or not path or int(oid) not in found:
+            known = ", ".join(f"{each.oid} was {each.location}" for each in plan.backup.tablespaces) or "there are none"
+            raise ConfigError(f"--tablespace {text}: not a tablespace of the backup", f"write OID=DIR; {known}")
+        found[int(oid)] = Path(path).absolute()
+    return found
+
+
+def _lay_out(store: Store, plan: RestorePlan, copy: DataDirectory) -> None:
+    written = BackupProgress(estimated_bytes=sum(record.size for record in plan.chain))
+
+    began = time.monotonic()
+    with ProgressDisplay(written.state, "tailrace.restore"):
+        restore.write_directory(store, plan, copy, written.add)
+    click.echo(
+        f"laid out {written.files:,} files, {output.size(written.bytes)}, {output.duration(time.monotonic() - began)}"
+    )
+
+
+class _Reporter:
+    """Logs how far replay is, every few seconds."""
+
+    def __init__(self, plan: RestorePlan) -> None:
+        self._plan = plan
+        self._at = time.monotonic()
+
+    def __call__(self, state: RecoveryState) -> None:
+        if time.monotonic() - self._at > 5:
+            self._at = time.monotonic()
+            _log.info("replayed up to %s; the archive ends at %s", state.lsn, self._plan.end)
+
+
+def _print_moment(moment: restore.RestoredMoment) -> None:
+    last = "none since the backup" if moment.last_commit_at is None else f"committed {moment.last_commit_at}"
+    click.echo(f"last transaction that is included: {last}")
+    following = moment.next_commit
+    if following is None:
+        click.echo("the archive has no later transaction")
+    else:
+        click.echo(
+            f"first transaction that is left out: {following.xid}, commit at {following.lsn}, {following.committed_at}"
+        )

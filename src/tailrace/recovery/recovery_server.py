@@ -1,0 +1,158 @@
+"""Runs PostgreSQL on a restored data directory until it has reached its target.
+
+The server listens only on a socket in a private directory, where any role may log in: the copy must be usable for an
+inspection whatever its pg_hba.conf says, and nobody else can reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from tailrace.change import Lsn
+from tailrace.errors import SourceError
+from tailrace.recovery.data_directory import DataDirectory
+
+_PORT = 5432
+_STOP_SECONDS = 120.0
+_STATE = """
+    SELECT pg_catalog.pg_is_in_recovery(),
+           CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_get_wal_replay_pause_state() END,
+           pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_xact_replay_timestamp()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryState:
+    is_in_recovery: bool
+    is_paused: bool
+    lsn: Lsn
+    """The end of the last record that was replayed."""
+    last_commit_at: datetime | None
+    """The time of the last transaction that was replayed."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_paused or not self.is_in_recovery
+
+
+class RecoveryServer:
+    """One server. Leaving the context stops it."""
+
+    def __init__(
+        self, directory: DataDirectory, bin_directory: Path, role: str, settings: Mapping[str, str], log: Path
+    ) -> None:
+        self._directory = directory
+        self._program = bin_directory / "postgres"
+        self._role = role
+        self._settings = settings
+        self.log = log
+        self.socket_directory = Path(tempfile.mkdtemp(prefix="tailrace-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._directory.own(self.socket_directory)
+        access = self.socket_directory / "pg_hba.conf"
+        access.write_text("local all all trust\n")
+        self._directory.own(access)
+        fixed = {
+            "data_directory": str(self._directory.path),
+            "hba_file": str(access),
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.socket_directory),
+            "port": str(_PORT),
+            "ssl": "off",
+            "logging_collector": "off",
+            "log_destination": "stderr",
+            "lc_messages": "C",
+            "external_pid_file": "",
+            "hot_standby": "on",
+            "primary_conninfo": "",
+            "archive_mode": "off",
+            "synchronous_standby_names": "",
+        }
+        arguments = [f"--{name}={value}" for name, value in {**fixed, **self._settings}.items()]
+        uid, gid = self._directory.owner
+        is_root = os.geteuid() == 0
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(self._program), "-D", str(self._directory.path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                user=uid if is_root else None,
+                group=gid if is_root else None,
+                extra_groups=[] if is_root else None,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        shutil.rmtree(self.socket_directory, ignore_errors=True)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def conninfo(self) -> str:
+        return f"host={self.socket_directory} port={_PORT} user={self._role}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            host=str(self.socket_directory), port=_PORT, user=self._role, dbname=database, autocommit=True
+        )
+
+    def state(self) -> RecoveryState | None:
+        """How far recovery is; None while the server does not accept connections. Raises if it has ended."""
+        if not self.is_running:
+            raise SourceError("the restored server ended", f"its log says: {self.log_tail()}")
+        try:
+            with self.connect() as connection:
+                row = connection.execute(_STATE).fetchone()
+        except psycopg.OperationalError:
+            return None
+        assert row is not None
+        return RecoveryState(row[0], row[1] == "paused", Lsn.parse(row[2] or "0/0"), row[3])
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the server's end. Return whether it ended."""
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Shut down, with a checkpoint."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGQUIT)
+            process.wait()
+
+    def log_tail(self) -> str:
+        """The last errors of the server's log, or its last lines."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if " FATAL: " in line or " PANIC: " in line or line.startswith("FATAL")]
+        return "; ".join((errors or lines)[-3:])

@@ -1,0 +1,157 @@
+"""Decides how to reach a moment: which backup to start from, and where to stop. Refuses what cannot be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tailrace.capture.timeline import TimelineHistory
+from tailrace.change import Lsn
+from tailrace.errors import ConfigError
+from tailrace.recovery.backup_record import BackupRecord, chain, list_backups
+from tailrace.recovery.recovery_target import RecoveryTarget, StopPoint
+from tailrace.recovery.wal_archive import ArchivePosition, WalArchive
+from tailrace.recovery.wal_scan import WalScan
+from tailrace.store import Store
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    chain: Sequence[BackupRecord]
+    """A full backup, then the incremental ones that follow it."""
+    archive: WalArchive
+    history: TimelineHistory
+    end: Lsn
+    """Where the WAL ends that follows the backup without a gap."""
+    stop: StopPoint
+
+    @property
+    def backup(self) -> BackupRecord:
+        return self.chain[-1]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A backup that can be restored, and how far."""
+
+    record: BackupRecord
+    end: Lsn
+
+
+def plan_restore(store: Store, target: RecoveryTarget, bin_directory: Path, timeline: int | None = None) -> RestorePlan:
+    """Plan a restore.
+
+    Args:
+        store: The store with the archive and the backups.
+        target: The moment.
+        bin_directory: Where pg_waldump is.
+        timeline: The timeline that holds the moment. Default: the newest one of the archive.
+    """
+    archive = WalArchive.require(store)
+    assert archive.last is not None
+    history = archive.history(timeline or archive.last.segment.timeline)
+    records = list_backups(store)
+    candidates = list(_candidates(archive, history, records))
+    if not candidates:
+        raise ConfigError(
+            f"no backup can be restored on timeline {history.timeline}",
+            "take one with `tailrace backup`; `tailrace backup ls` shows what each one lacks",
+        )
+    position = ArchivePosition.load(store)
+    covered_at = position.at if position is not None and position.lsn <= candidates[-1].end else None
+    chooser = _Chooser(archive, history, candidates, covered_at, bin_directory)
+    candidate, stop = chooser.choose(target)
+    return RestorePlan(chain(candidate.record, records), archive, history, candidate.end, stop)
+
+
+def _candidates(archive: WalArchive, history: TimelineHistory, records: Sequence[BackupRecord]) -> Sequence[_Candidate]:
+    """The backups of a history that the archive covers, the oldest first."""
+    found = []
+    for record in records:
+        switched = history.switch_point(record.timeline)
+        is_on_history = record.timeline == history.timeline or (switched is not None and record.end_lsn <= switched)
+        end = archive.end_after(record.start_lsn, history)
+        if is_on_history and end is not None and end >= record.end_lsn:
+            found.append(_Candidate(record, end))
+    return found
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    archive: WalArchive
+    history: TimelineHistory
+    candidates: Sequence[_Candidate]
+    covered_at: datetime | None
+    """The server's time up to which the archive has everything, as far as it is known."""
+    bin_directory: Path
+
+    def choose(self, target: RecoveryTarget) -> tuple[_Candidate, StopPoint]:
+        match target.kind:
+            case "latest":
+                newest = self.candidates[-1]
+                return newest, self._end_of(newest)
+            case "lsn":
+                assert target.lsn is not None
+                return self._by_lsn(target, target.lsn, is_inclusive=False)
+            case "time":
+                assert target.time is not None
+                return self._by_time(target, target.time)
+            case "xid":
+                record = self._scan_all().find_commit(target.xid)
+                if record is None:
+                    hint = f"{self._range()}; `tailrace log cat` shows the ids of transactions"
+                    raise ConfigError(f"the archive has no commit of transaction {target.xid}", hint)
+                return self._by_lsn(target, record.lsn, is_inclusive=False)
+            case "name":
+                record = self._scan_all().find_restore_point(target.name)
+                if record is None:
+                    hint = f"{self._range()}; a time looks like 2026-11-15T12:00:00Z, an LSN like 0/1A2B3C4"
+                    raise ConfigError(f"the archive has no restore point {target.name!r}", hint)
+                return self._by_lsn(target, record.lsn, is_inclusive=True)
+
+    def _by_lsn(self, target: RecoveryTarget, lsn: Lsn, *, is_inclusive: bool) -> tuple[_Candidate, StopPoint]:
+        possible = [c for c in self.candidates if c.record.end_lsn <= lsn]
+        if not possible or lsn > possible[-1].end:
+            raise self._out_of_range(target)
+        chosen = possible[-1]
+        last = self._scan(chosen).last_record()
+        if lsn > last.lsn:  # no record begins there, so PostgreSQL would not find the target
+            return chosen, StopPoint(last.lsn, is_inclusive=True)
+        return chosen, StopPoint(lsn, is_inclusive)
+
+    def _by_time(self, target: RecoveryTarget, time: datetime) -> tuple[_Candidate, StopPoint]:
+        possible = [c for c in self.candidates if c.record.ended_at <= time]
+        if not possible:
+            raise self._out_of_range(target)
+        chosen = possible[-1]
+        last = self._scan(chosen).last_commit()
+        if last is not None and last.committed_at is not None and last.committed_at > time:
+            return chosen, StopPoint(None, time=time)
+        # The archive has no later commit. Whether the server had one depends on how far the archive was by then.
+        if self.covered_at is None or self.covered_at < time:
+            raise self._out_of_range(target)
+        return chosen, self._end_of(chosen)
+
+    def _end_of(self, candidate: _Candidate) -> StopPoint:
+        return StopPoint(self._scan(candidate).last_record().lsn, is_inclusive=True)
+
+    def _scan(self, candidate: _Candidate) -> WalScan:
+        start = candidate.record.end_lsn if candidate.record.end_lsn < candidate.end else candidate.record.start_lsn
+        return WalScan(self.archive, self.history, start, candidate.end, self.bin_directory)
+
+    def _scan_all(self) -> WalScan:
+        oldest, newest = self.candidates[0], self.candidates[-1]
+        return WalScan(self.archive, self.history, oldest.record.start_lsn, newest.end, self.bin_directory)
+
+    def _out_of_range(self, target: RecoveryTarget) -> ConfigError:
+        return ConfigError(f"{target} cannot be restored", self._range())
+
+    def _range(self) -> str:
+        first, last = self.candidates[0].record, self.candidates[-1]
+        until = f"{self.covered_at:%Y-%m-%d %H:%M:%S%z}" if self.covered_at else "its last commit"
+        return (
+            f"possible is {first.end_lsn} to {last.end}, which is {first.ended_at:%Y-%m-%d %H:%M:%S%z} to {until}; "
+            "--latest restores all that the archive has"
+        )
