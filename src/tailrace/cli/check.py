@@ -19,6 +19,7 @@ from tailrace.cli import Invocation
 from tailrace.delivery.contract import ChecksDestination
 from tailrace.errors import TailraceError
 from tailrace.finding import Finding, Severity
+from tailrace.recovery.check import inspect_archive
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -29,10 +30,14 @@ def command(invocation: Invocation) -> None:
     """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then log in to
     the destinations of message sinks (kafka, rabbitmq, webhook) and test the rights that delivery needs.
 
-    This changes nothing. Exits with 0 if capture and these sinks can run, with 1 if one of them cannot.
+    With `enabled = true` in [archive], check whether the WAL can be archived, and write and remove an object.
+
+    This changes nothing on the source. Exits with 0 if capture and these sinks can run, with 1 if one of them cannot.
     """
     settings = invocation.audit_settings("source")
     reports = [("capture", inspect(settings.source))]
+    if settings.archive.enabled:
+        reports.append(("archive", inspect_archive(settings)))
     reports += [
         (f"sink {configured.name}", _check_sink(configured.name, configured.sink))
         for configured in sinks.from_settings(settings, os.environ)

@@ -93,6 +93,19 @@ url = "file:///var/lib/tailrace"
 # A session can set a shorter timeout, not a longer one.
 # statement_timeout_s = 300.0
 
+[archive]
+# Physical backups: with true, `tailrace run` archives the server's WAL in the store, as `tailrace archive` does. With
+# base backups (`tailrace backup`), the server can be restored to any moment. See docs/recovery.md.
+# enabled = false
+# The physical replication slot, and the archive's name in synchronous_standby_names.
+# slot = "tailrace_archive"
+# Write WAL as it arrives, so that commits can wait for the store and none is ever lost. Costs a PUT for most commits.
+# synchronous = false
+# WAL of an incomplete segment is written when it is this old.
+# part_after_s = 10.0
+# `tailrace backup expire` keeps what is needed to restore any moment of this time: a number with m, h, d or w.
+# keep = "14d"
+
 [spark]
 # Serve Spark's own pages about batches, jobs and tasks; `deliver` and `run` log their address.
 # ui = false

@@ -176,5 +176,6 @@ def _print_moment(moment: restore.RestoredMoment) -> None:
         click.echo("the archive has no later transaction")
     else:
         click.echo(
-            f"first transaction that is left out: {following.xid}, commit at {following.lsn}, {following.committed_at}"
+            f"first transaction that is left out: {following.transaction}, commit at {following.lsn}, "
+            f"{following.committed_at}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,8 +31,9 @@ from tailrace.recovery.wal_archive import System, WalArchive
 from tailrace.settings import Settings
 from tailrace.store import Store
 
-_log = logging.getLogger("tailrace.backup")
-
+# Longer than an idle server's WAL may take to be written as a part, by default.
+_FIRST_WAL_SECONDS = 30.0
+_POLL_SECONDS = 0.2
 _OLDEST, _OLDEST_INCREMENTAL = 150000, 170000
 
 
@@ -62,7 +63,7 @@ def take_backup(
 ) -> BackupRecord:
     """Take a backup and return its record. It counts once the archive covers it: see `is_covered`."""
     progress = progress or BackupProgress()
-    archive = WalArchive.require(store)
+    archive = _await_archive(store, is_cancelled)
     connection = connect_replication(settings.source)
     try:
         facts = _ServerFacts.read(connection)
@@ -83,6 +84,16 @@ def take_backup(
         raise classify(error) from error
     finally:
         connection.finish()
+
+
+def _await_archive(store: Store, is_cancelled: Callable[[], bool]) -> WalArchive:
+    """The archive. One that has just been started gets a moment to write its first WAL."""
+    deadline = time.monotonic() + _FIRST_WAL_SECONDS
+    while (archive := WalArchive.load(store)) is not None and not archive.segments:
+        if time.monotonic() > deadline or is_cancelled():
+            break
+        time.sleep(_POLL_SECONDS)
+    return WalArchive.require(store)
 
 
 def is_covered(archive: WalArchive, record: BackupRecord) -> bool:

@@ -42,10 +42,6 @@ class RecoveryState:
     last_commit_at: datetime | None
     """The time of the last transaction that was replayed."""
 
-    @property
-    def is_finished(self) -> bool:
-        return self.is_paused or not self.is_in_recovery
-
 
 class RecoveryServer:
     """One server. Leaving the context stops it."""
@@ -76,6 +72,7 @@ class RecoveryServer:
             "logging_collector": "off",
             "log_destination": "stderr",
             "lc_messages": "C",
+            "log_min_messages": "warning",
             "external_pid_file": "",
             "hot_standby": "on",
             "primary_conninfo": "",
@@ -129,6 +126,11 @@ class RecoveryServer:
             return None
         assert row is not None
         return RecoveryState(row[0], row[1] == "paused", Lsn.parse(row[2] or "0/0"), row[3])
+
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether recovery stopped at its target. It also pauses for other reasons, such as settings that are too low."""
+        return "recovery stopping " in self.log.read_text(errors="replace")
 
     def wait(self, seconds: float) -> bool:
         """Wait for the server's end. Return whether it ended."""

@@ -99,11 +99,16 @@ class Recovery:
                 raise
             if state is not None:
                 on_state(state)
-                if state.is_finished:
+                if state.is_paused or not state.is_in_recovery:
+                    self._check_target()
                     return self._moment(max(state.lsn, before), state)
             if is_cancelled():
                 raise SourceError("the restore was cancelled")
             self.server.wait(_POLL_SECONDS)
+
+    def _check_target(self) -> None:
+        if not self.server.has_reached_target:
+            raise SourceError("recovery ended before its target", f"its log says: {self.server.log_tail()}")
 
     def _moment(self, lsn: Lsn, state: RecoveryState) -> RestoredMoment:
         following = None

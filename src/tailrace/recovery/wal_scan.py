@@ -18,6 +18,7 @@ from tailrace.recovery.wal_segment import WalSegment
 
 _RECORD = re.compile(r"rmgr: (\w+).*? tx:\s+(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .*?desc: (.*)")
 _COMMIT = re.compile(r"COMMIT(?:_PREPARED)?\b.*?(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) (\S+)")
+_PREPARED = re.compile(r"COMMIT_PREPARED (\d+):")
 _RESTORE_POINT = re.compile(r"RESTORE_POINT (.*)")
 # Far more than the longest ordinary record, so that the end of a large segment is found without reading all of it.
 _END_BYTES = 4 << 20
@@ -39,6 +40,12 @@ class WalRecord:
         if match is None:
             return None
         return datetime.strptime(match[1][:26], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+
+    @property
+    def transaction(self) -> int:
+        """The transaction that the record belongs to; of a COMMIT PREPARED, the one that was prepared."""
+        match = _PREPARED.match(self.description)
+        return int(match[1]) if match else self.xid
 
     @property
     def restore_point(self) -> str | None:
@@ -71,8 +78,7 @@ class WalScan:
 
     def find_commit(self, xid: int) -> WalRecord | None:
         """The last commit of a transaction with this id."""
-        found = self._backwards("Transaction", f"--xid={xid}")
-        return next((r for r in found if r.committed_at), None)
+        return next((r for r in self._backwards("Transaction") if r.committed_at and r.transaction == xid), None)
 
     def find_restore_point(self, name: str) -> WalRecord | None:
         """The last restore point of this name."""
@@ -87,9 +93,9 @@ class WalScan:
                     return found
         return None
 
-    def _backwards(self, manager: str, *options: str) -> Iterator[WalRecord]:
+    def _backwards(self, manager: str) -> Iterator[WalRecord]:
         for start, end in self._windows_backwards():
-            yield from reversed(self._dump(start, end, f"--rmgr={manager}", *options))
+            yield from reversed(self._dump(start, end, f"--rmgr={manager}"))
 
     def _windows_backwards(self) -> Iterator[tuple[Lsn, Lsn]]:
         """The segments, each cut to the range, the newest first."""

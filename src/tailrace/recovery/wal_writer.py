@@ -219,19 +219,19 @@ class WalWriter:
 
     def _write_part(self, current: _OpenSegment, start: int, content: bytes) -> None:
         end = start + len(content)
-        self._progress.stored_bytes += compressed_object.create(
-            self._store, current.segment.part_key(start, end), content
-        )
-        self._progress.parts += 1
+        stored = compressed_object.create(self._store, current.segment.part_key(start, end), content)
         with self._lock:
+            self._progress.stored_bytes += stored
+            self._progress.parts += 1
             current.durable_bytes = end
             self._advance()
 
     def _write_segment(self, current: _OpenSegment) -> None:
         content = b"".join(current.pieces)
-        self._progress.stored_bytes += compressed_object.create(self._store, current.segment.key, content)
-        self._progress.segments += 1
+        stored = compressed_object.create(self._store, current.segment.key, content)
         with self._lock:
+            self._progress.stored_bytes += stored
+            self._progress.segments += 1
             current.is_durable = True
             self._pending_bytes -= current.size
             current.pieces, current.tail = [], []
