@@ -99,6 +99,13 @@ class Archive:
             segment: WalSegment | None = self._prepare(connection)
             while segment is not None:
                 segment = self._stream_timeline(connection, segment)
+        except SlotLost as error:
+            if "already been removed" not in str(error):
+                raise
+            raise GapError(
+                f"the server no longer has WAL that the archive lacks: {error}",
+                "run `tailrace archive --accept-gap`, and take a new backup: no older one can be restored past the gap",
+            ) from error
         except psycopg.Error as error:
             raise classify(error) from error
         finally:
@@ -206,13 +213,7 @@ class Archive:
         def start() -> WalStream:
             return WalStream(connection, self._settings.archive.slot, first.timeline, first.start)
 
-        try:
-            stream = start_when_free(start, self._wal_sender_timeout_s, self._stopping, "archive")
-        except SlotLost as error:
-            raise GapError(
-                f"the server no longer has the WAL from {first.start} on: {error}",
-                "run `tailrace archive --accept-gap`, and take a new backup: no older one can be restored past the gap",
-            ) from error
+        stream = start_when_free(start, self._wal_sender_timeout_s, self._stopping, "archive")
         archive = self._settings.archive
         part_after_s = 0.0 if archive.synchronous else archive.part_after_s
         writer = WalWriter(self._store, first, part_after_s, self.progress, self._pipe.wake)

@@ -46,17 +46,23 @@ def decompress(data: bytes, where: str) -> bytes:
 
 
 def create(store: Store, key: str, content: bytes | memoryview) -> int:
-    """Create an object durably and return its size. Raises FencedError if the key holds another content.
-
-    The same content, perhaps compressed in another way, is a success: the previous attempt was not lost after all.
-    """
+    """Create an object durably and return its size. Raises FencedError if the key holds another content."""
     data = compress(content)
+    create_compressed(store, key, data, content)
+    return len(data)
+
+
+def create_compressed(store: Store, key: str, data: bytes, content: bytes | memoryview) -> None:
+    """Create an object from `data`, which is the compressed `content`.
+
+    An object with the same content, perhaps compressed in another way, is a success: the previous attempt was not lost
+    after all.
+    """
     if not store.create(key, data) and read(store, key) != content:
         raise FencedError(
             f"{store.url}: {key} exists with other bytes",
             "another server or another process writes here: give each its own [store] url",
         )
-    return len(data)
 
 
 def read(store: Store, key: str) -> bytes | None:

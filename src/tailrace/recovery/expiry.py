@@ -27,8 +27,6 @@ class ExpiryPlan:
     segments: Sequence[WalSegment]
     interrupted: Sequence[str]
     """Ids of backups that were never completed."""
-    retained_from: BackupRecord | None
-    """The oldest backup that stays."""
 
     @property
     def is_empty(self) -> bool:
@@ -69,9 +67,9 @@ def find_expired(store: Store, archive: WalArchive, keep: timedelta, now: dateti
     removed = plan_expiry(records, counting, verified, now - keep)
     gone = {r.id for r in removed}
     stay = [r for r in records if r.id not in gone]
-    oldest = min((r for r in stay if counting[r.id]), key=lambda r: r.start_lsn, default=None)
+    oldest = min(stay, key=lambda r: r.start_lsn, default=None)
     segments = []
-    if oldest is not None and removed:
+    if oldest is not None:  # without any backup, the WAL may be what the first one needs
         segments = [s.segment for s in archive.segments if s.segment.end <= oldest.start_lsn]
     known = {r.id for r in records}
     interrupted = [
@@ -79,7 +77,7 @@ def find_expired(store: Store, archive: WalArchive, keep: timedelta, now: dateti
         for id, keys in list_ids(store).items()
         if id not in known and _newest(store, keys) < now - _INTERRUPTED_AFTER
     ]
-    return ExpiryPlan(removed, segments, interrupted, oldest)
+    return ExpiryPlan(removed, segments, interrupted)
 
 
 def remove(store: Store, plan: ExpiryPlan, progress: Callable[[str], None] = lambda _: None) -> None:

@@ -129,7 +129,7 @@ class RecoveryServer:
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether recovery stopped at its target. It also pauses for other reasons, such as settings that are too low."""
+        """Whether recovery stopped at its target. It also pauses for other reasons, such as settings too low."""
         return "recovery stopping " in self.log.read_text(errors="replace")
 
     def wait(self, seconds: float) -> bool:

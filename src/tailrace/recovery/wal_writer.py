@@ -1,7 +1,7 @@
 """Writes received WAL to the archive: complete segments, and parts of the segment that is still open.
 
-Threads compress and write. Several segments may be in flight, but `durable_lsn` never passes a byte that is not in
-the store. A part is written when its WAL is old enough, and one at a time: while it is written, the next one grows.
+Threads compress several segments at a time, but write one after the other, so that a kill never leaves a gap. A part
+is written when its WAL is old enough, and one at a time: while it is written, the next one grows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.archive")
 
-# Two segments are compressed or written at a time, beside one part.
+# Two segments are compressed at a time, beside one part.
 _WORKERS = 3
 # More than this much WAL, or more than one segment, waiting for the store stops the stream.
 _MOST_BYTES = 64 << 20
@@ -46,6 +46,8 @@ class ArchiveProgress:
 @dataclass(slots=True)
 class _OpenSegment:
     segment: WalSegment
+    previous: _OpenSegment | None = None
+    """The segment before it, until that one is durable."""
     prefix_bytes: int = 0
     """How much of it the parts of an earlier run hold."""
     prefix_digest: bytes = b""
@@ -58,6 +60,7 @@ class _OpenSegment:
     stored: int = 0
     """How much of it parts hold, or will hold once the part in flight is written."""
     part: Future[None] | None = None
+    whole: Future[None] | None = None
     is_durable: bool = False
     durable_bytes: int = 0
 
@@ -161,8 +164,8 @@ class WalWriter:
         prefix = read_parts(self._store, segment)
         return _OpenSegment(
             segment,
-            len(prefix),
-            hashlib.sha256(prefix).digest(),
+            prefix_bytes=len(prefix),
+            prefix_digest=hashlib.sha256(prefix).digest(),
             stored=len(prefix),
             durable_bytes=len(prefix),
         )
@@ -181,8 +184,8 @@ class WalWriter:
             with self._lock:
                 self._pending.append(current)
                 self._pending_bytes += current.size
-            self._submit(self._write_segment, current)
-            self._open = _OpenSegment(current.segment.next)
+            current.whole = self._submit(self._write_segment, current)
+            self._open = _OpenSegment(current.segment.next, current)
 
     def _check_prefix(self, current: _OpenSegment) -> None:
         """Compare what the server sends now with what an earlier run stored."""
@@ -219,6 +222,8 @@ class WalWriter:
 
     def _write_part(self, current: _OpenSegment, start: int, content: bytes) -> None:
         end = start + len(content)
+        if not self._await_previous(current):
+            return
         stored = compressed_object.create(self._store, current.segment.part_key(start, end), content)
         with self._lock:
             self._progress.stored_bytes += stored
@@ -228,9 +233,12 @@ class WalWriter:
 
     def _write_segment(self, current: _OpenSegment) -> None:
         content = b"".join(current.pieces)
-        stored = compressed_object.create(self._store, current.segment.key, content)
+        data = compressed_object.compress(content)
+        if not self._await_previous(current):
+            return
+        compressed_object.create_compressed(self._store, current.segment.key, data, content)
         with self._lock:
-            self._progress.stored_bytes += stored
+            self._progress.stored_bytes += len(data)
             self._progress.segments += 1
             current.is_durable = True
             self._pending_bytes -= current.size
@@ -242,6 +250,17 @@ class WalWriter:
         if current.stored:
             for info in self._store.list(current.segment.parts_prefix):
                 self._store.delete(info.key)
+
+    def _await_previous(self, current: _OpenSegment) -> bool:
+        """Wait for the segment before. Return whether it is durable; if not, the stream has ended."""
+        previous = current.previous
+        if previous is not None:
+            assert previous.whole is not None
+            wait([previous.whole])
+            if not previous.is_durable:
+                return False
+            current.previous = None
+        return True
 
     def _advance(self) -> None:
         while self._pending and self._pending[0].is_durable:

@@ -1,0 +1,404 @@
+"""The archive holds the server's WAL, byte for byte, whatever is killed, and only that server's."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.capturing import current_lsn, environment, tailrace
+from tests.fixtures.postgres import Database, running
+from tests.fixtures.store import StoreAddress
+from tests.recovery.scene import (
+    ArchiveThread,
+    archive_all,
+    assert_same_wal,
+    back_up,
+    configured,
+    new_directory,
+    restored,
+)
+
+from tailrace.change import Lsn
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.errors import CorruptError, FencedError, GapError, WrongSource
+from tailrace.recovery import compressed_object
+from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.wal_archive import ArchivePosition, WalArchive
+from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
+from tailrace.store import Store
+
+KILLS = int(os.environ.get("KILLS", "5"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A server that keeps all of its WAL, to compare with."""
+    with running(18, wal_keep_size="8GB", max_wal_size="8GB", checkpoint_timeout="1h", autovacuum=False) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_slot(server: Postgres) -> Iterator[None]:
+    yield
+    with server.connect() as connection:
+        assert wait_until(lambda: _drop_slot(connection), 30)
+
+
+def _drop_slot(connection: psycopg.Connection[Any]) -> bool:
+    connection.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE slot_name = 'tailrace_archive' AND active_pid IS NULL"
+    )
+    return connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+
+
+@contextmanager
+def _load(server: Postgres) -> Iterator[None]:
+    """Small and large transactions until the context exits."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE load (n int, note text)")
+            while not stop.wait(0.01):
+                rows = random.choice((1, 1, 1, 20, 10_000))
+                connection.execute("INSERT INTO load SELECT n, md5(n::text) FROM generate_series(1, %s) n", [rows])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_killed_archives_hold_the_servers_wal(server: Postgres, file_address: StoreAddress) -> None:
+    rng = random.Random(KILLS)
+    env = environment(Database(server, "postgres"), *file_address) | {"TAILRACE_ARCHIVE_PART_AFTER_S": "0.1"}
+    store = Store.open(*file_address)
+    with _load(server):
+        for number in range(KILLS):
+            before = sum(info.size for info in store.list("wal"))
+            env["TAILRACE_ARCHIVE_SYNCHRONOUS"] = str(number % 2 == 0).lower()
+            process = subprocess.Popen(tailrace("archive"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            try:
+                wait_until(
+                    lambda p=process, n=before: p.poll() is not None or sum(i.size for i in store.list("wal")) > n,  # type: ignore[misc]
+                    60,
+                )
+                time.sleep(rng.uniform(0, 0.4))
+                assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+    archive_all(server, store)
+    segments = assert_same_wal(server, store)
+    archive = WalArchive.require(store)
+    assert not archive.leftovers, "the parts of complete segments are removed"
+    with server.connect() as connection:
+        assert archive.last is not None
+        assert archive.last.end >= current_lsn(connection)
+    print(f"{KILLS} kills, {segments} segments")
+
+
+def test_commits_that_the_store_confirmed_survive_the_loss_of_the_server(workspace: Path) -> None:
+    _lose_server(workspace, rounds=1)
+
+
+@pytest.mark.soak
+def test_commits_survive_many_losses_of_the_server(workspace: Path) -> None:
+    _lose_server(workspace, rounds=10)
+
+
+def _lose_server(workspace: Path, rounds: int) -> None:
+    """Kill server and archive under load, delete the server's disk, restore, and look for every confirmed commit."""
+    for number in range(rounds):
+        store = Store.open(str(workspace / f"store{number}"))
+        confirmed: list[int] = []
+        with running(18, synchronous_standby_names="") as server:
+            database = Database(server, "postgres")
+            env = environment(database, store.url)
+            database.execute("CREATE TABLE t (n int PRIMARY KEY)")
+            process = subprocess.Popen(
+                tailrace("archive", "--synchronous"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            try:
+                back_up(server, store)
+                server.conf(synchronous_standby_names="tailrace_archive")
+                clients = [
+                    threading.Thread(target=_commit_until_lost, args=(database, client, confirmed))
+                    for client in range(4)
+                ]
+                for client in clients:
+                    client.start()
+                assert wait_until(lambda c=confirmed: len(c) > 100, 60)  # type: ignore[misc]
+                server.kill9()
+            finally:
+                process.kill()
+                process.wait()
+            for client in clients:
+                client.join()
+            programs = server
+            shutil.rmtree(server.data)
+        with restored(programs, store, RecoveryTarget("latest"), new_directory(workspace, f"copy{number}")) as copy:
+            found = {n for (n,) in copy.rows("SELECT n FROM t")}
+        assert not set(confirmed) - found
+        print(f"{len(confirmed)} confirmed, {len(found)} found")
+
+
+def _commit_until_lost(database: Database, client: int, confirmed: list[int]) -> None:
+    with suppress(psycopg.OperationalError), database.connect() as connection:
+        for n in range(client, 1_000_000, 4):
+            connection.execute("INSERT INTO t VALUES (%s)", [n])
+            confirmed.append(n)
+
+
+def test_the_same_segment_with_other_bytes_is_refused(server: Postgres, file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    archive_all(server, store)
+    archive = WalArchive.require(store)
+    assert archive.last is not None
+    open_segment = archive.last.segment
+    part = store.get(open_segment.part_key(*archive.last.parts[0]))
+    assert part is not None
+    other = bytearray(compressed_object.decompress(part, "part"))
+    other[-1] ^= 1
+    store.replace(open_segment.part_key(*archive.last.parts[0]), compressed_object.compress(bytes(other)))
+    with ArchiveThread(configured(server), store) as thread:
+        error = thread.failure()
+    assert isinstance(error, FencedError)
+    assert str(error).startswith(f"the server's segment {open_segment} differs from the archive's")
+    # A whole segment that appears while the archive runs.
+    store.delete(open_segment.part_key(*archive.last.parts[0]))
+    store.create(open_segment.key, compressed_object.compress(bytes(open_segment.bytes)))
+    with pytest.raises(FencedError, match=r"exists with other bytes"):
+        compressed_object.create(store, open_segment.key, b"WAL")
+
+
+def test_another_servers_wal_is_refused(server: Postgres, file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    archive_all(server, store)
+    with running(16) as other, ArchiveThread(configured(other), store) as thread:
+        error = thread.failure()
+    assert isinstance(error, WrongSource)
+    assert str(error).startswith("the archive holds the WAL of system ")
+
+
+def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    with running(18, max_wal_size="64MB", min_wal_size="32MB") as server:
+        archive_all(server, store)
+        with server.connect() as connection:
+            connection.execute("SELECT pg_drop_replication_slot('tailrace_archive')")
+            for _ in range(3):
+                connection.execute("SELECT pg_switch_wal(), pg_logical_emit_message(false, 'x', 'y')")
+                connection.execute("CHECKPOINT")
+            end = current_lsn(connection)
+        with ArchiveThread(configured(server), store) as thread:
+            error = thread.failure()
+        assert isinstance(error, GapError)
+        assert "--accept-gap" in error.hint
+        with ArchiveThread(configured(server, synchronous=True), store, accept_gap=True) as thread:
+            thread.wait_for(end)
+    assert len(list(WalArchive.require(store).ranges())) == 2
+
+
+def test_segments_of_another_size(workspace: Path, file_address: StoreAddress) -> None:
+    _archive_with_segments(1, workspace, file_address)
+
+
+@pytest.mark.soak
+def test_segments_of_a_gigabyte(workspace: Path, file_address: StoreAddress) -> None:
+    _archive_with_segments(1024, workspace, file_address)
+
+
+def _archive_with_segments(megabytes: int, workspace: Path, file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    with running(18, wal_keep_size="8GB") as server:
+        server.stop()
+        # Root may not run it, so it runs as the user that owns the files.
+        owner = server.data.stat()
+        subprocess.run(
+            [server.bin("pg_resetwal"), f"--wal-segsize={megabytes}", "-D", server.data],
+            check=True,
+            capture_output=True,
+            user=owner.st_uid,
+            group=owner.st_gid,
+            extra_groups=[],
+        )
+        server.conf(min_wal_size=f"{2 * megabytes}MB", max_wal_size=f"{4 * megabytes}MB")
+        server.start()
+        with server.connect() as connection, ArchiveThread(configured(server, part_after_s=0.2), store):
+            connection.execute("CREATE TABLE t AS SELECT n, md5(n::text) FROM generate_series(1, 30000) n")
+            back_up(server, store)
+            connection.execute("INSERT INTO t SELECT n, 'later' FROM generate_series(1, 30000) n")
+            end = current_lsn(connection)
+            rows = connection.execute("SELECT count(*), sum(hashtext(t::text)) FROM t").fetchall()
+            assert wait_until(lambda: _archive_end(store) >= end, 60)
+        assert_same_wal(server, store)
+        with restored(server, store, RecoveryTarget("latest"), new_directory(workspace, "copy")) as copy:
+            assert copy.rows("SELECT count(*), sum(hashtext(t::text)) FROM t") == rows
+
+
+def _archive_end(store: Store) -> Lsn:
+    archive = WalArchive.load(store)
+    return archive.last.end if archive is not None and archive.last is not None else Lsn(0)
+
+
+def test_promotions_are_followed_and_a_lost_branch_is_refused(workspace: Path, file_address: StoreAddress) -> None:
+    """The archive is behind the first fork and level with it; it is ahead of the second one."""
+    store = Store.open(*file_address)
+    with running(18, wal_keep_size="1GB") as primary, _standby(primary, workspace, "first") as standby:
+        with primary.connect() as connection, ArchiveThread(configured(primary, synchronous=True), store):
+            connection.execute("CREATE TABLE t (n int)")
+            back_up(primary, store)
+            connection.execute("INSERT INTO t VALUES (1)")
+            end = current_lsn(connection)
+            assert wait_until(lambda: _archive_end(store) >= end, 30)
+        with primary.connect() as connection:
+            connection.execute("INSERT INTO t VALUES (2)")
+            _await_replay(standby, current_lsn(connection))
+        primary.stop("immediate")
+        _promote(standby)
+        with _standby(standby, workspace, "second") as second:
+            with standby.connect() as promoted:
+                promoted.execute("INSERT INTO t VALUES (3)")
+                end = current_lsn(promoted)
+            with ArchiveThread(configured(standby, synchronous=True), store) as thread:
+                thread.wait_for(end)
+                assert thread.archive.timeline == 2
+            with restored(primary, store, RecoveryTarget("latest"), new_directory(workspace, "level")) as copy:
+                assert copy.rows("SELECT n FROM t ORDER BY n") == [(1,), (2,), (3,)]
+            _await_replay(second, end)
+            _check_lost_branch(store, standby, second, workspace)
+
+
+def _check_lost_branch(store: Store, primary: Postgres, standby: Postgres, workspace: Path) -> None:
+    _disconnect(standby)
+    with primary.connect() as connection:
+        connection.execute("INSERT INTO t VALUES (4)")
+        end = current_lsn(connection)
+    with ArchiveThread(configured(primary, synchronous=True), store) as thread:
+        thread.wait_for(end)
+    primary.stop("immediate")
+    _promote(standby)
+    with standby.connect() as promoted:
+        promoted.execute("INSERT INTO t VALUES (5)")
+        end = current_lsn(promoted)
+    with ArchiveThread(configured(standby, synchronous=True), store) as thread:
+        error = thread.failure()
+    assert isinstance(error, WrongSource)
+    assert str(error).startswith("timeline 3 branched off timeline 2 at ")
+    assert "--accept-fork" in error.hint
+    with ArchiveThread(configured(standby, synchronous=True), store, accept_fork=True) as thread:
+        thread.wait_for(end)
+    for timeline, rows in ((2, [1, 2, 3, 4]), (3, [1, 2, 3, 5])):
+        directory = new_directory(workspace, f"branch{timeline}")
+        with restored(standby, store, RecoveryTarget("latest"), directory, timeline=timeline) as copy:
+            assert [n for (n,) in copy.rows("SELECT n FROM t ORDER BY n")] == rows
+
+
+@contextmanager
+def _standby(primary: Postgres, workspace: Path, name: str) -> Iterator[Postgres]:
+    directory = new_directory(workspace, name)
+    owner = directory.stat()
+    subprocess.run(
+        [primary.bin("pg_basebackup"), "-d", primary.url, "-D", directory / "data", "-R", "-c", "fast"],
+        check=True,
+        capture_output=True,
+        user=owner.st_uid,
+        group=owner.st_gid,
+        extra_groups=[],
+        cwd="/",
+    )
+    with Postgres(18, directory, fsync=False, wal_keep_size="1GB") as standby:
+        yield standby
+        standby.stop("immediate")
+
+
+def _await_replay(standby: Postgres, lsn: Lsn) -> None:
+    with standby.connect() as connection:
+        query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        assert wait_until(lambda: connection.execute(query, [str(lsn)]).fetchone() == (True,), 30)
+
+
+def _promote(standby: Postgres) -> None:
+    with standby.connect() as connection:
+        connection.execute("SELECT pg_promote()")
+        assert wait_until(lambda: connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,), 30)
+
+
+def _disconnect(standby: Postgres) -> None:
+    """Stop the standby's stream, so that it misses what follows."""
+    with standby.connect() as connection:
+        connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        connection.execute("SELECT pg_reload_conf()")
+        query = "SELECT count(*) FROM pg_stat_wal_receiver"
+        assert wait_until(lambda: connection.execute(query).fetchone() == (0,), 30)
+
+
+def test_missing_parts_and_overlaps_with_other_bytes_are_refused(file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    segment = WalSegment(1, 3, 1 << 20)
+    compressed_object.create(store, segment.part_key(0, 4), b"abcd")
+    compressed_object.create(store, segment.part_key(2, 6), b"cdef")
+    archive = WalArchive(store, _system(), ())
+    content = archive.read(segment)
+    assert content is not None
+    assert content[:7] == b"abcdef\0"
+    compressed_object.create(store, segment.part_key(7, 8), b"h")
+    with pytest.raises(CorruptError, match="does not follow"):
+        archive.read(segment)
+    store.delete(segment.part_key(7, 8))
+    compressed_object.create(store, segment.part_key(3, 8), b"xefgh")
+    with pytest.raises(CorruptError, match="differs from the part before"):
+        archive.read(segment)
+
+
+def _system() -> Any:
+    from tailrace.recovery.wal_archive import System
+
+    return System("1", 1 << 20)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 16 << 20, 1 << 30])
+def test_segment_names_are_postgresqls(size: int, server: Postgres) -> None:
+    for lsn in (Lsn(0), Lsn.parse("0/FFFFFFFF"), Lsn.parse("1/0"), Lsn.parse("ABC/DEF01234")):
+        segment = WalSegment.at(5, lsn, size)
+        assert segment.start <= lsn < segment.end
+        assert WalSegment.parse(segment.name, size) == segment
+        assert ArchiveKey.parse(segment.key, size) == ArchiveKey(segment, None)
+        assert ArchiveKey.parse(segment.part_key(1, 77), size) == ArchiveKey(segment, (1, 77))
+        if size == 16 << 20:
+            with server.connect() as connection:
+                found = connection.execute(
+                    "SELECT pg_walfile_name(%s::pg_lsn)", [str(Lsn(segment.start + 1))]
+                ).fetchone()
+                assert found == (f"00000001{segment.name[8:]}",)
+
+
+def test_position_names_a_time_that_the_archive_covers(server: Postgres, file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    with server.connect() as connection:
+        before = connection.execute("SELECT clock_timestamp(), pg_current_wal_flush_lsn()::text").fetchone()
+        archive_all(server, store)
+        after = connection.execute("SELECT clock_timestamp()").fetchone()
+    position = ArchivePosition.load(store)
+    assert before is not None
+    assert after is not None
+    assert position is not None
+    assert before[0] < position.at < after[0]
+    assert Lsn.parse(before[1]) <= position.lsn <= _archive_end(store)

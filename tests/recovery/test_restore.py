@@ -1,0 +1,289 @@
+"""A restored server has exactly the rows that the source had at that moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import oracle
+from tests.capturing import CaptureThread, current_lsn, tailrace
+from tests.capturing import configured as capturing
+from tests.fixtures.postgres import Database, running
+from tests.fixtures.store import StoreAddress
+from tests.recovery.scene import ArchiveThread, Rows, back_up, configured, new_directory, restored
+from tests.workload import Workload
+
+from tailrace.change import Lsn
+from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import wait_until
+from tailrace.errors import ConfigError, CorruptError, StoreError
+from tailrace.log.reader import LogReader
+from tailrace.recovery import restore
+from tailrace.recovery.data_directory import DataDirectory
+from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.restore_plan import plan_restore
+from tailrace.recovery.wal_archive import WalArchive
+from tailrace.store import FileStore, Store
+
+_ROWS = "SELECT n, note FROM t ORDER BY n"
+
+
+@dataclass
+class Moment:
+    target: RecoveryTarget
+    rows: Rows
+    excluded: int | None = None
+    """The transaction that a restore must name as the first one left out."""
+
+
+@dataclass
+class History:
+    """A server whose rows at some moments are known."""
+
+    server: Postgres
+    store: Store
+    before: datetime
+    """A time before the backup."""
+    moments: dict[str, Moment] = field(default_factory=dict)
+
+
+def make_history(server: Postgres, store: Store, *, incremental: bool = False) -> History:
+    """Change rows, take a backup in between, and record each moment with the source's own rows."""
+    moments: dict[str, Moment] = {}
+    with (
+        server.connect() as connection,
+        ArchiveThread(configured(server, synchronous=True), store) as thread,
+    ):
+
+        def value(query: str) -> Any:
+            row = connection.execute(query.encode()).fetchone()
+            assert row is not None
+            return row[0]
+
+        def change(note: str) -> int:
+            """One transaction; its id."""
+            with connection.transaction():
+                connection.execute("INSERT INTO t SELECT max(n) + 1, %s FROM t", [note])
+                connection.execute("UPDATE t SET note = note || '.' WHERE n % 3 = 0")
+                connection.execute("DELETE FROM t WHERE n = (SELECT min(n) FROM t)")
+                return int(value("SELECT pg_current_xact_id()::text"))
+
+        def rows() -> Rows:
+            return connection.execute(_ROWS.encode()).fetchall()
+
+        connection.execute("CREATE TABLE t (n int PRIMARY KEY, note text)")
+        connection.execute("INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 2000) n")
+        before = value("SELECT clock_timestamp()")
+        back_up(server, store)
+        change("after the backup")
+        if incremental:
+            back_up(server, store, "incremental")
+            change("after the second backup")
+        now = value("SELECT clock_timestamp()")
+        moments["time"] = Moment(RecoveryTarget.parse(now.isoformat()), rows(), change("a"))
+        change("b")
+        here = current_lsn(connection)
+        moments["lsn"] = Moment(RecoveryTarget.parse(str(here)), rows(), change("c"))
+        connection.execute("SELECT pg_create_restore_point('before the mistake')")
+        moments["name"] = Moment(RecoveryTarget.parse("before the mistake"), rows(), change("d"))
+        expected = rows()
+        mistake = change("mistake")
+        moments["xid"] = Moment(RecoveryTarget("xid", xid=mistake), expected, mistake)
+        change("e")
+        moments["latest"] = Moment(RecoveryTarget("latest"), rows())
+        thread.wait_for(current_lsn(connection))
+    return History(server, store, before, moments)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    with running(18, summarize_wal=True, autovacuum=False) as server:
+        yield make_history(server, Store.open(str(tmp_path_factory.mktemp("store"))), incremental=True)
+
+
+def check(history: History, name: str, workspace: Path, **options: Any) -> None:
+    moment = history.moments[name]
+    with restored(history.server, history.store, moment.target, new_directory(workspace, name), **options) as copy:
+        assert copy.rows(_ROWS) == moment.rows
+        following = copy.moment.next_commit
+        assert (following.transaction if following else None) == moment.excluded
+        assert copy.rows("SHOW archive_mode") == [("off",)]
+
+
+@pytest.mark.parametrize("name", ["time", "lsn", "name", "xid", "latest"])
+def test_restored_rows_are_the_sources_at_that_moment(name: str, history: History, workspace: Path) -> None:
+    check(history, name, workspace)
+
+
+def test_promoted_copy_accepts_writes_and_starts_on_its_own(history: History, workspace: Path) -> None:
+    directory = new_directory(workspace, "parent")
+    data = new_directory(directory, "data")
+    moment = history.moments["lsn"]
+    with restored(history.server, history.store, moment.target, data, "promote") as copy:
+        assert copy.rows(_ROWS) == moment.rows
+    assert not (data / "tailrace_restore").exists()
+    with Postgres(18, directory, fsync=False) as server, server.connect() as connection:
+        assert connection.execute(_ROWS.encode()).fetchall() == moment.rows
+        connection.execute("INSERT INTO t VALUES (-1, 'new')")
+        assert connection.execute("SHOW archive_mode").fetchone() == ("off",)
+
+
+def test_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> None:
+    with running(16, autovacuum=False) as server:
+        history = make_history(server, Store.open(*s3_address))
+        for name in ("xid", "latest"):
+            check(history, name, workspace)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", [16, 18])
+def test_every_target_on_every_store(version: int, store_address: StoreAddress, workspace: Path) -> None:
+    with running(version, autovacuum=False) as server:
+        history = make_history(server, Store.open(*store_address))
+        for name in history.moments:
+            check(history, name, workspace)
+
+
+def test_moments_outside_the_archive_are_refused_with_the_possible_range(history: History, workspace: Path) -> None:
+    programs = history.server.bin("postgres").parent
+    archive = WalArchive.require(history.store)
+    assert archive.last is not None
+    end = archive.last.end
+    targets = (
+        RecoveryTarget("time", time=history.before),
+        RecoveryTarget("time", time=history.before + timedelta(days=1)),
+        RecoveryTarget("lsn", lsn=archive.segments[0].segment.start),
+        RecoveryTarget("lsn", lsn=Lsn(end + 1)),
+    )
+    for target in targets:
+        with pytest.raises(ConfigError, match="cannot be restored") as refused:
+            plan_restore(history.store, target, programs)
+        assert f" to {end}, which is " in refused.value.hint
+    for target in (RecoveryTarget("xid", xid=4_000_000_000), RecoveryTarget("name", name="nowhere")):
+        with pytest.raises(ConfigError, match="the archive has no "):
+            plan_restore(history.store, target, programs)
+    occupied = DataDirectory(new_directory(workspace, "occupied"))
+    (occupied.path / "file").touch()
+    with pytest.raises(ConfigError, match="is not an empty directory"):
+        occupied.prepare()
+
+
+class OutageStore(FileStore):
+    """A store that stops answering when recovery asks for WAL, until `is_back` is set."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_down = False
+        self.refused = threading.Event()
+        self.is_back = threading.Event()
+
+    def get(self, key: str) -> bytes | None:
+        if self.is_down and not self.is_back.is_set():
+            self.refused.set()
+            raise StoreError(f"{key}: no answer", "retrying")
+        return super().get(key)
+
+
+def test_a_store_that_does_not_answer_delays_recovery_and_ends_nothing(history: History, workspace: Path) -> None:
+    assert isinstance(history.store, FileStore)
+    store = OutageStore(history.store.root)
+    programs = history.server.bin("postgres").parent
+    moment = history.moments["latest"]
+    plan = plan_restore(store, moment.target, programs)
+    copy = DataDirectory(new_directory(workspace, "copy"))
+    restore.write_directory(store, plan, copy)
+    store.is_down = True
+    with restore.recovering(plan, copy, programs, "pause") as recovery:
+        assert store.refused.wait(30)
+        wanted = copy.path / "tailrace_restore" / "spool"
+        assert wait_until(lambda: any(path.suffix == ".wanted" for path in wanted.iterdir()), 30)
+        assert recovery.server.is_running
+        assert recovery.server.state() is None
+        store.is_back.set()
+        recovery.wait()
+        with recovery.server.connect() as connection:
+            assert connection.execute(_ROWS.encode()).fetchall() == moment.rows
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove"])
+def test_damaged_and_missing_wal_aborts_recovery(damage: str, history: History, workspace: Path) -> None:
+    """Without the checksum, PostgreSQL would take a damaged record for the end of the WAL, and promote."""
+    programs = history.server.bin("postgres").parent
+    plan = plan_restore(history.store, history.moments["latest"].target, programs)
+    copy = DataDirectory(new_directory(workspace, "copy"))
+    restore.write_directory(history.store, plan, copy)
+    key = next(s.segment.key for s in plan.archive.segments if s.segment.end > plan.backup.start_lsn)
+    content = history.store.get(key)
+    assert content is not None
+    try:
+        if damage == "remove":
+            history.store.delete(key)
+        else:
+            middle = len(content) // 2
+            flipped = bytes([content[middle] ^ 0x10])
+            history.store.replace(key, content[:middle] + flipped + content[middle + 1 :])
+        with (
+            restore.recovering(plan, copy, programs, "promote") as recovery,
+            pytest.raises(CorruptError, match=r"is missing from the archive|checksum|decompress"),
+        ):
+            recovery.wait()
+    finally:
+        history.store.replace(key, content)
+
+
+def test_restored_server_equals_the_change_log_at_a_random_lsn(workspace: Path, file_address: StoreAddress) -> None:
+    """One position for both worlds: the log up to a commit, and the server restored to that commit's LSN."""
+    rng = random.Random(11)
+    store = Store.open(*file_address)
+    with running(18, autovacuum=False) as server:
+        database = Database(server, "postgres")
+        workload = Workload(lambda: database.connect(autocommit=True), seed=3)
+        workload.create()
+        database.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
+        with (
+            ArchiveThread(configured(server, synchronous=True), store) as archive,
+            CaptureThread(capturing(database), store) as capture,
+            database.connect() as connection,
+        ):
+            back_up(server, store)
+            workload.run(150)
+            workload.stop()
+            end = current_lsn(connection)
+            archive.wait_for(end)
+            capture.wait_for(end)
+        changes = list(LogReader(store).changes())
+        commits = sorted({change.position.commit_lsn for change in changes})
+        lsn = rng.choice(commits[len(commits) // 4 :])
+        replica = oracle.replay(change for change in changes if change.position.commit_lsn < lsn)
+        target = RecoveryTarget("lsn", lsn=lsn)
+        with (
+            restored(server, store, target, new_directory(workspace, "copy")) as copy,
+            copy.server.connect() as connection,
+        ):
+            for table in workload.tables:
+                assert replica.rows(table.schema, table.name) == oracle.rows(connection, table.schema, table.name)
+            assert copy.moment.next_commit is not None
+            assert copy.moment.next_commit.lsn == lsn
+
+
+def test_cli_restores_and_says_what_is_left_out(history: History, workspace: Path) -> None:
+    moment = history.moments["xid"]
+    directory = new_directory(workspace, "copy")
+    env = os.environ | {"TAILRACE_STORE_URL": history.store.url}
+    command = tailrace("restore", str(directory), "--before-xid", str(moment.excluded))
+    programs = str(history.server.bin("postgres").parent)
+    done = subprocess.run([*command, "--promote", "--bin", programs], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"first transaction that is left out: {moment.excluded}, commit at " in done.stdout
+    assert "start the server with: pg_ctl -D " in done.stdout
+    again = subprocess.run([*command, "--bin", programs], env=env, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "is not an empty directory" in again.stderr
