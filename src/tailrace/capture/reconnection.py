@@ -13,7 +13,7 @@ from typing import TypeVar
 from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
 from tailrace.retry import Backoff
 
-_log = logging.getLogger("tailrace.capture")
+_log = logging.getLogger("tailrace.source")
 
 # A walsender can miss the wake-up for a commit (seen with 18, on a busy machine). It checks again after ten seconds, or
 # when it receives a message.

@@ -42,7 +42,7 @@ def command(
     settings = invocation.settings()
     if synchronous:
         settings = replace(settings, archive=replace(settings.archive, synchronous=True))
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     until = Lsn.parse(until_lsn) if until_lsn else None
     archive = Archive(settings, store, until=until, accept_gap=accept_gap, accept_fork=accept_fork)

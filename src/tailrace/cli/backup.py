@@ -119,7 +119,7 @@ def expire_command(invocation: Invocation, keep: str | None, yes: bool) -> None:
 
 def _open(invocation: Invocation, *requires: str) -> tuple[Settings, Store]:
     settings = invocation.settings(*requires)
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     return settings, Store.open(settings.store.url, settings.store.options)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -25,7 +24,7 @@ class ProgressDisplay:
         self._state = state
         self._logger = logging.getLogger(logger)
         self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._bar if sys.stderr.isatty() else self._lines, daemon=True)
+        self._thread = threading.Thread(target=self._bar if output.is_live() else self._lines, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()

@@ -69,7 +69,7 @@ def command(
     """
     target = _target(to, before_xid, latest)
     settings = invocation.settings("store")
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     programs = _programs(store, bin_directory)
     cancelled = threading.Event()
