@@ -30,14 +30,14 @@ def test_the_file_that_init_writes_states_the_defaults(tmp_path: Path) -> None:
     sections, _, example = TEMPLATE.partition("# Sinks: the destinations")
     lines = sections.splitlines()
     unset = ("password_file", "sslmode", "sslrootcert", "max_age_hours", "max_bytes", "endpoint", "region")
-    query = ("users", "tls_cert", "tls_key", "memory_bytes", "threads", "temp_directory")
+    query = ("users", "tls_cert", "tls_key", "memory_bytes", "threads", "temp_directory", "keep")
     for key in (*unset, *query, "port", "token"):
         assert any(line.startswith(f"# {key} = ") for line in lines), f"{key} is explained"
         lines = [line for line in lines if not line.startswith(f"# {key} = ")]
     stated = "\n".join(line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in lines)
     found = load(write_config(tmp_path, stated), {})
     assert found == load(None, {"TAILRACE_SOURCE_URL": found.source.url, "TAILRACE_STORE_URL": found.store.url})
-    for section in ("source", "store", "capture", "snapshot", "retention", "http", "query"):
+    for section in ("source", "store", "capture", "snapshot", "retention", "http", "query", "archive"):
         for key in asdict(getattr(Settings(), section)):
             assert key in TEMPLATE or key == "password", f"{section}.{key} is in the file"
     shown = [line.removeprefix("# ") for line in example.splitlines() if " = " in line or line.startswith("# [")]

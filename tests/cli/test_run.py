@@ -57,7 +57,7 @@ class Run:
             found: dict[str, Any] = self.client.get("/status").json()
             return found
         except httpx.TransportError:
-            return {"capture": {"state": None}, "sinks": []}
+            return {"capture": {"state": None}, "archive": {"state": None}, "sinks": []}
 
     def sink(self, name: str) -> dict[str, Any]:
         return next((s for s in self.status()["sinks"] if s["name"] == name), {"state": None})
@@ -98,6 +98,7 @@ def test_capture_and_sinks_under_one_supervisor(
         "TAILRACE_CONFIG": str(config),
         "TAILRACE_HTTP_PORT": str(free_port()),
         "TAILRACE_SNAPSHOT_ON_START": "true",
+        "TAILRACE_ARCHIVE_ENABLED": "true",
     }
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, 'before')")
 
@@ -106,6 +107,7 @@ def test_capture_and_sinks_under_one_supervisor(
 
     with running(env, tmp_path / "log") as run:
         run.await_(lambda: run.status()["capture"]["state"] == "streaming", "capture streams")
+        run.await_(lambda: run.status()["archive"]["state"] == "streaming", "the archive")
         arrives(run, "the snapshot")
         database.execute("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 1000) i; DELETE FROM t WHERE id % 7 = 3")
         arrives(run, "changes")
@@ -164,6 +166,7 @@ def test_capture_and_sinks_under_one_supervisor(
         assert run.process.wait(90) == 0, run.log.read_text()
         _, alive = psutil.wait_procs(processes, timeout=30)
         assert alive == []
+        database.execute("SELECT pg_drop_replication_slot('tailrace_archive')")
 
     # Nothing is lost: the next run captures and delivers the rest. A sink that fails permanently makes the command
     # fail, and does not affect the other sink.

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.errors import CorruptError, FencedError, GapError, WrongSource
+from tailrace.finding import Severity
 from tailrace.recovery import compressed_object
+from tailrace.recovery.check import inspect_archive
 from tailrace.recovery.recovery_target import RecoveryTarget
-from tailrace.recovery.wal_archive import ArchivePosition, WalArchive
+from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive
 from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
+from tailrace.settings import StoreSettings
 from tailrace.store import Store
 
 KILLS = int(os.environ.get("KILLS", "5"))
@@ -115,48 +119,51 @@ def test_killed_archives_hold_the_servers_wal(server: Postgres, file_address: St
 
 
 def test_commits_that_the_store_confirmed_survive_the_loss_of_the_server(workspace: Path) -> None:
-    _lose_server(workspace, rounds=1)
+    _lose_server(workspace)
 
 
 @pytest.mark.soak
-def test_commits_survive_many_losses_of_the_server(workspace: Path) -> None:
-    _lose_server(workspace, rounds=10)
+@pytest.mark.parametrize("round_", range(10))
+def test_commits_survive_many_losses_of_the_server(round_: int, workspace: Path) -> None:
+    _lose_server(workspace)
 
 
-def _lose_server(workspace: Path, rounds: int) -> None:
+def _lose_server(workspace: Path) -> None:
     """Kill server and archive under load, delete the server's disk, restore, and look for every confirmed commit."""
-    for number in range(rounds):
-        store = Store.open(str(workspace / f"store{number}"))
-        confirmed: list[int] = []
-        with running(18, synchronous_standby_names="") as server:
-            database = Database(server, "postgres")
-            env = environment(database, store.url)
-            database.execute("CREATE TABLE t (n int PRIMARY KEY)")
-            process = subprocess.Popen(
-                tailrace("archive", "--synchronous"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            try:
-                back_up(server, store)
-                server.conf(synchronous_standby_names="tailrace_archive")
-                clients = [
-                    threading.Thread(target=_commit_until_lost, args=(database, client, confirmed))
-                    for client in range(4)
-                ]
-                for client in clients:
-                    client.start()
-                assert wait_until(lambda c=confirmed: len(c) > 100, 60)  # type: ignore[misc]
-                server.kill9()
-            finally:
-                process.kill()
-                process.wait()
+    store = Store.open(str(workspace / "store"))
+    confirmed: list[int] = []
+    with running(18) as server:
+        database = Database(server, "postgres")
+        env = environment(database, store.url)
+        database.execute("CREATE TABLE t (n int PRIMARY KEY)")
+        process = subprocess.Popen(
+            tailrace("archive", "--synchronous"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            assert wait_until(lambda: WalArchive.load(store) is not None, 60)
+            done = subprocess.run(tailrace("backup"), env=env, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.startswith("full backup 2")
+            server.conf(synchronous_standby_names="tailrace_archive")
+            waits = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'tailrace_archive'"
+            assert wait_until(lambda: database.rows(waits) == [("sync",)], 30)
+            clients = [
+                threading.Thread(target=_commit_until_lost, args=(database, client, confirmed)) for client in range(4)
+            ]
             for client in clients:
-                client.join()
-            programs = server
-            shutil.rmtree(server.data)
-        with restored(programs, store, RecoveryTarget("latest"), new_directory(workspace, f"copy{number}")) as copy:
-            found = {n for (n,) in copy.rows("SELECT n FROM t")}
-        assert not set(confirmed) - found
-        print(f"{len(confirmed)} confirmed, {len(found)} found")
+                client.start()
+            assert wait_until(lambda: len(confirmed) > 100, 60)
+            server.kill9()
+        finally:
+            process.kill()
+            process.wait()
+        for client in clients:
+            client.join()
+        shutil.rmtree(server.data)
+    with restored(server, store, RecoveryTarget("latest"), new_directory(workspace, "copy")) as copy:
+        found = {n for (n,) in copy.rows("SELECT n FROM t")}
+    assert not set(confirmed) - found
+    print(f"{len(confirmed)} confirmed, {len(found)} found")
 
 
 def _commit_until_lost(database: Database, client: int, confirmed: list[int]) -> None:
@@ -350,12 +357,27 @@ def _disconnect(standby: Postgres) -> None:
         assert wait_until(lambda: connection.execute(query).fetchone() == (0,), 30)
 
 
+def test_check_warns_about_remote_apply_and_a_store_that_is_down(server: Postgres, workspace: Path) -> None:
+    (workspace / "occupied").touch()
+    broken = replace(configured(server), store=StoreSettings(url=str(workspace / "occupied")))
+    server.conf(synchronous_commit="remote_apply", synchronous_standby_names="other, tailrace_archive")
+    try:
+        found = [(f.severity, f.subject) for f in inspect_archive(broken)]
+    finally:
+        server.conf(synchronous_commit="on", synchronous_standby_names="")
+    warnings = [(Severity.WARNING, "synchronous_commit"), (Severity.WARNING, "synchronous_standby_names")]
+    assert found == [(Severity.ERROR, "store"), *warnings, (Severity.NOTE, "slot tailrace_archive")]
+    working = replace(configured(server), store=StoreSettings(url=str(workspace / "store")))
+    assert [f.severity for f in inspect_archive(working)] == [Severity.NOTE]
+    assert not list(Store.open(str(workspace / "store")).list(""))
+
+
 def test_missing_parts_and_overlaps_with_other_bytes_are_refused(file_address: StoreAddress) -> None:
     store = Store.open(*file_address)
     segment = WalSegment(1, 3, 1 << 20)
     compressed_object.create(store, segment.part_key(0, 4), b"abcd")
     compressed_object.create(store, segment.part_key(2, 6), b"cdef")
-    archive = WalArchive(store, _system(), ())
+    archive = WalArchive(store, System("1", segment.bytes), ())
     content = archive.read(segment)
     assert content is not None
     assert content[:7] == b"abcdef\0"
@@ -366,12 +388,6 @@ def test_missing_parts_and_overlaps_with_other_bytes_are_refused(file_address: S
     compressed_object.create(store, segment.part_key(3, 8), b"xefgh")
     with pytest.raises(CorruptError, match="differs from the part before"):
         archive.read(segment)
-
-
-def _system() -> Any:
-    from tailrace.recovery.wal_archive import System
-
-    return System("1", 1 << 20)
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16 << 20, 1 << 30])

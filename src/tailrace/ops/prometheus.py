@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tailrace.ops.status import SINK_STATES, CaptureStatus, LogStatus, Overview, SourceStatus
+from tailrace.ops.status import SINK_STATES, ArchiveStatus, CaptureStatus, LogStatus, Overview, SourceStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -23,6 +23,8 @@ def render(overview: Overview) -> str:
         families += _capture(overview.capture)
     if overview.log is not None:
         families += _log(overview.log)
+    if overview.archive is not None:
+        families += _archive(overview.archive)
     families += _sinks(overview)
     return "".join(families)
 
@@ -97,6 +99,15 @@ def _log(log: LogStatus) -> Iterator[str]:
         yield metric("tailrace_log_segments", "gauge", "Segments in the log.", log.segments)
         yield metric("tailrace_log_objects", "gauge", "Objects that hold the segments.", log.objects)
         yield metric("tailrace_log_bytes", "gauge", "Size of these objects.", log.bytes)
+
+
+def _archive(archive: ArchiveStatus) -> Iterator[str]:
+    yield metric("tailrace_archive_connected", "gauge", "Whether WAL is archived.", archive.state == "streaming")
+    yield metric("tailrace_archive_received_bytes_total", "counter", "Bytes of WAL received.", archive.received_bytes)
+    yield metric("tailrace_archive_stored_bytes_total", "counter", "Bytes written to the store.", archive.stored_bytes)
+    yield metric("tailrace_archive_durable_lsn", "gauge", "LSN that is durable and acknowledged.", archive.durable_lsn)
+    yield metric("tailrace_archive_lag_bytes", "gauge", "Bytes received and not yet durable.", archive.lag_bytes)
+    yield metric("tailrace_archive_restarts_total", "counter", "Restarts of the archive process.", archive.restarts)
 
 
 def _sinks(overview: Overview) -> Iterator[str]:

@@ -232,7 +232,7 @@ class Archive:
             if stream.has_ended:
                 stream.finish()
             else:
-                stream.send_status(writer.received_lsn, writer.durable_lsn, _NEVER_APPLIED)
+                stream.send_status(writer.durable_lsn, writer.durable_lsn, _NEVER_APPLIED)
                 stream.close()
         finally:
             writer.abort()
@@ -267,7 +267,8 @@ class Archive:
             reply_requested = received is not None and received.wants_reply
             is_due, wants_reply = timer.is_due(is_news=durable != self.durable_lsn or reply_requested)
             if is_due:
-                stream.send_status(self.received_lsn, durable, _NEVER_APPLIED, wants_reply=wants_reply)
+                # As written counts only what is durable, so that commits with remote_write are safe here, too.
+                stream.send_status(durable, durable, _NEVER_APPLIED, wants_reply=wants_reply)
                 self.durable_lsn = durable
             if received is not None and received.caught_up is not None:
                 self._caught_up = received.caught_up

@@ -120,9 +120,13 @@ class RecoveryServer:
         if not self.is_running:
             raise SourceError("the restored server ended", f"its log says: {self.log_tail()}")
         try:
-            with self.connect() as connection:
+            with self.connect("template1") as connection:
                 row = connection.execute(_STATE).fetchone()
-        except psycopg.OperationalError:
+        except psycopg.OperationalError as error:
+            if "does not exist" in str(error) and "role" in str(error):
+                raise SourceError(
+                    f"the role {self._role} does not exist at that moment", "choose a later one"
+                ) from None
             return None
         assert row is not None
         return RecoveryState(row[0], row[1] == "paused", Lsn.parse(row[2] or "0/0"), row[3])

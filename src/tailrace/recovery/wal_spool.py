@@ -21,9 +21,9 @@ from typing import Self
 from tailrace.capture.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, TailraceError
+from tailrace.recovery.store_retry import run_with_retries
 from tailrace.recovery.wal_archive import WalArchive
 from tailrace.recovery.wal_segment import WalSegment
-from tailrace.retry import Backoff
 
 _log = logging.getLogger("tailrace.restore")
 
@@ -130,21 +130,13 @@ class WalSpool:
             self._pending[name] = self._pool.submit(self._fetch_with_retries, name)
 
     def _fetch_with_retries(self, name: str) -> None:
-        backoff = Backoff()
-        while not self._stopping.is_set():
-            try:
-                self._place(name, self._read(name))
-                return
-            except TailraceError as error:
-                if not error.retry:
-                    self._fail(error)
-                    return
-                delay = backoff.next()
-                _log.warning("%s; recovery waits, retrying in %.1f s", error, delay)
-                self._stopping.wait(delay)
-            except OSError as error:
-                self._fail(ConfigError(f"{self._directory}: {error.strerror}", "free some space, then restore again"))
-                return
+        """While the store does not answer, recovery waits."""
+        try:
+            run_with_retries(lambda: self._place(name, self._read(name)), self._stopping, _log)
+        except TailraceError as error:
+            self._fail(error)
+        except OSError as error:
+            self._fail(ConfigError(f"{self._directory}: {error.strerror}", "free some space, then restore again"))
 
     def _place(self, name: str, content: bytes | None) -> None:
         if content is None:

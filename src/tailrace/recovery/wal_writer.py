@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from tailrace.change import Lsn
 from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
 from tailrace.recovery import compressed_object
+from tailrace.recovery.store_retry import run_with_retries
 from tailrace.recovery.wal_archive import ArchivePosition, read_parts
 from tailrace.recovery.wal_segment import WalSegment
-from tailrace.retry import Backoff
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.archive")
@@ -206,18 +206,10 @@ class WalWriter:
 
     def _guard(self, work: Callable[..., None], *arguments: object) -> None:
         """Run `work` until the store accepts it. Other errors end the stream."""
-        backoff = Backoff()
-        while not self._stopping.is_set():
-            try:
-                work(*arguments)
-                break
-            except TailraceError as error:
-                if not error.retry:
-                    self.error = self.error or error
-                    break
-                delay = backoff.next()
-                _log.warning("%s; retrying in %.1f s", error, delay)
-                self._stopping.wait(delay)
+        try:
+            run_with_retries(lambda: work(*arguments), self._stopping, _log)
+        except TailraceError as error:
+            self.error = self.error or error
         self._wake()
 
     def _write_part(self, current: _OpenSegment, start: int, content: bytes) -> None:
