@@ -37,6 +37,7 @@ spark-4.3: .spark-4.3 ## install a newer Spark beside ours, for the test that ne
 .PHONY: chaos
 chaos: setup spark-4.3 ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
+	@KILLS=100 $(BIN)/pytest -q -s tests/recovery/test_archive.py -k killed
 	@$(BIN)/pytest -q -s -m soak
 	@$(BIN)/pytest -q -s tests/spark/test_other_spark.py
 

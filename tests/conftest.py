@@ -29,6 +29,7 @@ _LONG = (
         "cli/test_demo",
         "contract/test_lake",
         "spark/",
+        "recovery/",
     ),
     *("faults/", "embedded/test_cluster", "sinks/test_postgres", "sinks/test_files", "e2e/", "query/", "cli/"),
 )

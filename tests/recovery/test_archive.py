@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
 from tailrace.settings import StoreSettings
 from tailrace.store import Store
 
-KILLS = int(os.environ.get("KILLS", "5"))
+DYING_ARCHIVE = Path(__file__).with_name("dying_archive.py")
+KILLS = int(os.environ.get("KILLS", "4"))
 
 
 @pytest.fixture(scope="module")
@@ -129,16 +131,15 @@ def test_commits_survive_many_losses_of_the_server(round_: int, workspace: Path)
 
 
 def _lose_server(workspace: Path) -> None:
-    """Kill server and archive under load, delete the server's disk, restore, and look for every confirmed commit."""
+    """Kill archive and server under load, delete the server's disk, restore, and look for every confirmed commit."""
     store = Store.open(str(workspace / "store"))
     confirmed: list[int] = []
     with running(18) as server:
         database = Database(server, "postgres")
         env = environment(database, store.url)
         database.execute("CREATE TABLE t (n int PRIMARY KEY)")
-        process = subprocess.Popen(
-            tailrace("archive", "--synchronous"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        puts = random.randint(100, 200)
+        process = subprocess.Popen([sys.executable, str(DYING_ARCHIVE), str(puts)], env=env)
         try:
             assert wait_until(lambda: WalArchive.load(store) is not None, 60)
             done = subprocess.run(tailrace("backup"), env=env, capture_output=True, text=True)
@@ -152,7 +153,7 @@ def _lose_server(workspace: Path) -> None:
             ]
             for client in clients:
                 client.start()
-            assert wait_until(lambda: len(confirmed) > 100, 60)
+            assert process.wait(60) == -signal.SIGKILL
             server.kill9()
         finally:
             process.kill()
@@ -162,6 +163,7 @@ def _lose_server(workspace: Path) -> None:
         shutil.rmtree(server.data)
     with restored(server, store, RecoveryTarget("latest"), new_directory(workspace, "copy")) as copy:
         found = {n for (n,) in copy.rows("SELECT n FROM t")}
+    assert confirmed
     assert not set(confirmed) - found
     print(f"{len(confirmed)} confirmed, {len(found)} found")
 

@@ -66,10 +66,11 @@ def _change(connection: Any, number: int) -> None:
         run("CREATE TABLE shrinking AS SELECT n, md5(n::text) note FROM generate_series(1, 20000) n")
         run("CREATE TABLE moved TABLESPACE space AS SELECT n FROM generate_series(1, 5000) n")
         run("CREATE TABLE dropped TABLESPACE space AS SELECT 1 n")
+        run("VACUUM (FREEZE) shrinking")  # so that later only its end changes
         return
     run(f"UPDATE large SET note = 'changed' WHERE n % 5000 = {number}".encode())
     if number == 1:
-        run("DELETE FROM shrinking WHERE n > 5000")
+        run("DELETE FROM shrinking WHERE n > 15000")
         run("VACUUM (TRUNCATE) shrinking")
         run("DROP TABLE dropped")
         run("INSERT INTO moved SELECT n FROM generate_series(1, 5000) n")
