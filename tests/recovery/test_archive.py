@@ -34,15 +34,16 @@ from tests.recovery.scene import (
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.errors import CorruptError, FencedError, GapError, WrongSource
+from tailrace.errors import CorruptError, FencedError, GapError, StoreError, WrongSource
 from tailrace.finding import Severity
 from tailrace.recovery import compressed_object
 from tailrace.recovery.check import inspect_archive
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive
 from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
+from tailrace.recovery.wal_writer import ArchiveProgress, WalWriter
 from tailrace.settings import StoreSettings
-from tailrace.store import Store
+from tailrace.store import FileStore, ObjectInfo, Store
 
 DYING_ARCHIVE = Path(__file__).with_name("dying_archive.py")
 KILLS = int(os.environ.get("KILLS", "4"))
@@ -357,6 +358,37 @@ def _disconnect(standby: Postgres) -> None:
         connection.execute("SELECT pg_reload_conf()")
         query = "SELECT count(*) FROM pg_stat_wal_receiver"
         assert wait_until(lambda: connection.execute(query).fetchone() == (0,), 30)
+
+
+class ForgetfulStore(FileStore):
+    """A store that fails to list parts once."""
+
+    has_failed = False
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
+        if prefix.endswith(".d") and not self.has_failed and next(super().list(prefix), None) is not None:
+            self.has_failed = True
+            raise StoreError("no answer", "retrying")
+        return super().list(prefix, after)
+
+
+def test_a_store_that_fails_to_remove_parts_damages_nothing(tmp_path: Path) -> None:
+    store = ForgetfulStore(tmp_path)
+    segment = WalSegment(1, 7, 1 << 20)
+    content = random.Random(1).randbytes(segment.bytes)
+    writer = WalWriter(store, segment, 60.0, ArchiveProgress(), lambda: None)
+    half = segment.bytes // 2
+    writer.offer(segment.start, memoryview(content)[:half])
+    writer.write_due_part(now=True)
+    assert wait_until(lambda: writer.durable_lsn == segment.start + half, 10)
+    writer.offer(Lsn(segment.start + half), memoryview(content)[half:])
+    assert wait_until(lambda: writer.durable_lsn == segment.end, 10)
+    writer.close()
+    assert store.has_failed
+    assert writer.error is None
+    assert [info.key for info in store.list("")] == [segment.key]
+    assert compressed_object.read(store, segment.key) == content
+    writer.abort()
 
 
 def test_check_warns_about_remote_apply_and_a_store_that_is_down(server: Postgres, workspace: Path) -> None:

@@ -167,17 +167,15 @@ class Archive:
         return WalSegment.at(history.timeline_at(switched), switched, following.bytes)
 
     def _save_histories(self, connection: PGconn, current: int) -> None:
+        """Store the histories of the server's timelines. Raises WrongSource if another server's are there."""
         for number in range(2, current + 1):
-            key = history_key(number)
-            if self._store.head(key) is not None:
-                continue
             try:
                 text = timeline.read_history_text(connection, number)
             except TailraceError:
                 if number == current:
                     raise
                 continue  # the server need not have the files of its ancestors; its own names them all
-            if not self._store.create(key, text.encode()):
+            if not self._store.create(history_key(number), text.encode()):
                 raise WrongSource(
                     f"the archive's history of timeline {number} differs from the server's",
                     "two servers were promoted to the same timeline: archive them in different locations",

@@ -60,7 +60,8 @@ def plan_restore(store: Store, target: RecoveryTarget, bin_directory: Path, time
             "take one with `tailrace backup`; `tailrace backup ls` shows what each one lacks",
         )
     position = ArchivePosition.load(store)
-    covered_at = position.at if position is not None and position.lsn <= candidates[-1].end else None
+    is_current = position is not None and position.timeline == history.timeline
+    covered_at = position.at if position is not None and is_current and position.lsn <= candidates[-1].end else None
     chooser = _Chooser(archive, history, candidates, covered_at, bin_directory)
     candidate, stop = chooser.choose(target)
     return RestorePlan(chain(candidate.record, records), archive, history, candidate.end, stop)
@@ -130,7 +131,8 @@ class _Chooser:
         if last is not None and last.committed_at is not None and last.committed_at > time:
             return chosen, StopPoint(None, time=time)
         # The archive has no later commit. Whether the server had one depends on how far the archive was by then.
-        if self.covered_at is None or self.covered_at < time:
+        is_complete = self.covered_at is not None and self.covered_at >= time
+        if not is_complete or chosen.end != self.candidates[-1].end:
             raise self._out_of_range(target)
         return chosen, self._end_of(chosen)
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tailrace.change import Lsn
-from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
+from tailrace.errors import FencedError, SourceError, StoreError
 from tailrace.recovery import compressed_object
 from tailrace.recovery.store_retry import run_with_retries
 from tailrace.recovery.wal_archive import ArchivePosition, read_parts
@@ -88,7 +88,8 @@ class WalWriter:
         self._futures: set[Future[None]] = set()
         self._pending_bytes = 0
         self._open = self._begin(first)
-        self.error: TailraceError | None = None
+        self.error: Exception | None = None
+        """Why nothing more is written."""
         self._durable = Lsn(first.start + self._open.durable_bytes)
 
     @property
@@ -208,7 +209,7 @@ class WalWriter:
         """Run `work` until the store accepts it. Other errors end the stream."""
         try:
             run_with_retries(lambda: work(*arguments), self._stopping, _log)
-        except TailraceError as error:
+        except Exception as error:
             self.error = self.error or error
         self._wake()
 
@@ -236,12 +237,14 @@ class WalWriter:
             self._pending_bytes -= current.size
             current.pieces, current.tail = [], []
             self._advance()
-        self._wake()
+        if current.stored:
+            self._submit(self._remove_parts, current)
+
+    def _remove_parts(self, current: _OpenSegment) -> None:
         if current.part is not None:
             wait([current.part])  # so that it is not created after the others were removed
-        if current.stored:
-            for info in self._store.list(current.segment.parts_prefix):
-                self._store.delete(info.key)
+        for info in self._store.list(current.segment.parts_prefix):
+            self._store.delete(info.key)
 
     def _await_previous(self, current: _OpenSegment) -> bool:
         """Wait for the segment before. Return whether it is durable; if not, the stream has ended."""
