@@ -152,8 +152,10 @@ class WalWriter:
             )
 
     def close(self) -> None:
-        """Wait for what is still being written, such as the position."""
-        wait(list(self._futures), _CLOSE_SECONDS)
+        """Wait for what is still being written or removed, such as the position and parts."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self._futures and time.monotonic() < deadline:  # one of them may begin another
+            wait(list(self._futures), deadline - time.monotonic())
 
     def abort(self) -> None:
         """End the threads. What is in flight is finished or given up."""
