@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests import oracle
 from tests.capturing import CaptureThread, current_lsn, tailrace
@@ -31,6 +32,8 @@ from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import plan_restore
 from tailrace.recovery.wal_archive import WalArchive
+from tailrace.recovery.wal_segment import WalSegment
+from tailrace.recovery.wal_spool import WalSpool
 from tailrace.store import FileStore, Store
 
 _ROWS = "SELECT n, note FROM t ORDER BY n"
@@ -287,3 +290,50 @@ def test_cli_restores_and_says_what_is_left_out(history: History, workspace: Pat
     again = subprocess.run([*command, "--bin", programs], env=env, capture_output=True, text=True)
     assert again.returncode == 2
     assert "is not an empty directory" in again.stderr
+
+
+def test_cli_pauses_and_shows_the_copy_until_it_is_stopped(history: History, workspace: Path) -> None:
+    moment = history.moments["name"]
+    directory = new_directory(workspace, "copy")
+    env = os.environ | {"TAILRACE_STORE_URL": history.store.url}
+    programs = str(history.server.bin("postgres").parent)
+    process = subprocess.Popen(
+        tailrace("restore", str(directory), "--to", moment.target.name, "--bin", programs),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        shown = next(line for line in process.stdout if line.startswith("recovery is paused"))
+        conninfo = shown.partition("'")[2].rpartition("'")[0]
+        with psycopg.connect(conninfo) as connection:
+            assert connection.execute(_ROWS.encode()).fetchall() == moment.rows
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (directory / "postmaster.pid").exists()
+
+
+def test_restore_command_reports_absence_only_if_the_store_did(history: History, workspace: Path) -> None:
+    plan = plan_restore(history.store, history.moments["latest"].target, history.server.bin("postgres").parent)
+    target = workspace / "target"
+
+    def run(name: str) -> int:
+        return subprocess.run(["/bin/sh", str(spool.script), name, str(target)], timeout=30).returncode
+
+    begins = plan.backup.start_lsn
+    with WalSpool(plan.archive, plan.history, begins, plan.end, workspace / "spool", lambda _: None) as spool:
+        first = WalSegment.at(1, begins, plan.archive.system.segment_bytes)
+        for _ in range(2):  # PostgreSQL asks for the first segment more than once
+            assert run(first.name) == 0
+            assert target.read_bytes() == plan.archive.read(first)
+        assert run(WalSegment(1, first.number + 1000, first.bytes).name) == 1
+        assert run("00000002.history") == 1
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    spool.script.write_text(spool.script.read_text().replace(str(os.getpid()), str(dead.pid)))
+    assert run("00000003.history") == 200, "recovery is aborted if the restore is dead"

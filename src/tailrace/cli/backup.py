@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from typing import Literal
 
 import click
 
@@ -41,12 +42,12 @@ def command(context: click.Context, full: bool, incremental: bool) -> None:
     cancelled = threading.Event()
     on_stop(cancelled.set)
     progress = BackupProgress()
-    kind = "incremental" if incremental else "full"
+    kind: Literal["full", "incremental"] = "incremental" if incremental else "full"
     began = time.monotonic()
     with ProgressDisplay(
         lambda: (progress.bytes, progress.estimated_bytes, f"{progress.files:,} files"), "tailrace.backup"
     ):
-        record = take_backup(settings, store, "incremental" if incremental else "full", progress, cancelled.is_set)
+        record = take_backup(settings, store, kind, progress, cancelled.is_set)
     seconds = time.monotonic() - began
     click.echo(
         f"{kind} backup {record.id}: {record.files:,} files, {output.size(record.size)} in "
