@@ -44,9 +44,7 @@ def command(context: click.Context, full: bool, incremental: bool) -> None:
     progress = BackupProgress()
     kind: Literal["full", "incremental"] = "incremental" if incremental else "full"
     began = time.monotonic()
-    with ProgressDisplay(
-        lambda: (progress.bytes, progress.estimated_bytes, f"{progress.files:,} files"), "tailrace.backup"
-    ):
+    with ProgressDisplay(progress.state, "tailrace.backup"):
         record = take_backup(settings, store, kind, progress, cancelled.is_set)
     seconds = time.monotonic() - began
     click.echo(
