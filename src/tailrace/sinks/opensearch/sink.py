@@ -76,7 +76,7 @@ class OpenSearchSink(BaseSink):
         state = self._check_indices(found.state)
         if self._pending is None:
             ledger.remove_journal()
-            self._publish(record for record in self._tables.values() if record.alias)
+            self._publish(self._tables.values())
         self._remove_leftovers()
         if state != found.state:
             self.rewind(state)
@@ -109,7 +109,9 @@ class OpenSearchSink(BaseSink):
                 self._connected.ask("POST", (record.index, "_refresh"))
             self._tables[record.oid] = replace(record, snapshot=None, alias=known.alias if known else "")
         self._assign_aliases(list(touched))
-        self._publish(record for oid, record in self._tables.items() if before.get(oid) != record)
+        # After a crash in a commit, the aliases may be behind the records.
+        is_resumed = self._pending is not None
+        self._publish(record for oid, record in self._tables.items() if is_resumed or before.get(oid) != record)
         ledger.advance(step.before, step.after)
         self._pending = None
         ledger.forget_rows(name for receipt in receipts for name in receipt.journal)
@@ -191,8 +193,8 @@ class OpenSearchSink(BaseSink):
             self._tables[oid] = replace(record, alias=wanted)
 
     def _publish(self, records: Iterable[TableRecord]) -> None:
-        """Save records, and show readers their indices."""
-        changed = list(records)
+        """Save records, and show readers their indices. A table that no step was committed for has no alias yet."""
+        changed = [record for record in records if record.alias]
         for record in changed:
             self._ledger.save_table(record)
         if changed:
