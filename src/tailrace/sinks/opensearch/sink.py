@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tailrace.delivery.coalesce import coalesce
 from tailrace.delivery.contract import BaseSink, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
+from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError
-from tailrace.log import source_record
+from tailrace.finding import Finding, Severity
+from tailrace.log import published_table, source_record
 from tailrace.settings.secret import with_picklable_secrets
 from tailrace.sinks.messages.batching import prefetch
+from tailrace.sinks.opensearch.check import check_cluster
 from tailrace.sinks.opensearch.cluster import Cluster
 from tailrace.sinks.opensearch.index_name import SinkId, alias_name, displaced_alias
 from tailrace.sinks.opensearch.ledger import Ledger, TableRecord
 from tailrace.sinks.opensearch.options import OpenSearchOptions
-from tailrace.sinks.opensearch.step_writer import Claim, StepWriter
+from tailrace.sinks.opensearch.step_writer import Claim, StepWriter, is_keyless, keyless_error
 from tailrace.sinks.opensearch.table_index import (
     index_uuids,
     move_aliases,
@@ -128,6 +131,14 @@ class OpenSearchSink(BaseSink):
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+
+    def check(self) -> Iterator[Finding]:
+        yield from check_cluster(self._id, self._options)
+        shaping = Shaping(self._context.common)
+        for relation in published_table.load(Store.open(self._context.store.url, self._context.store.options)):
+            if shaping.load(relation) is not None and is_keyless(relation):
+                error = keyless_error(relation)
+                yield Finding(Severity.ERROR, relation.qualified_name, f"cannot be delivered: {error}", error.hint)
 
     @property
     def _connected(self) -> Cluster:

@@ -81,7 +81,6 @@ class StepWriter:
         writer = self._bulk_writer(record)
         for run in runs:
             if not has_key(run.relation):
-                self._refuse_without_key(run.relation)
                 prefixed = pc.binary_join_element_wise("snapshot", json_columns.positions(run.at), "-")
                 writer.send(
                     prefetch(self._row_writes(run.relation, run.new, prefixed, run.at.commit_lsn, run.at.ordinal))
@@ -95,6 +94,8 @@ class StepWriter:
 
     def apply(self, run: TableChanges) -> None:
         """Write the net effect of changes."""
+        if is_keyless(run.relation):
+            raise keyless_error(run.relation)
         record = self._record(run)
         is_new = _is_from(run, record.since)
         if not is_new.all():
@@ -108,7 +109,6 @@ class StepWriter:
         record = self._follow(record, run.relation, run.at.position(0))
         writer = self._bulk_writer(record)
         if not has_key(run.relation):
-            self._refuse_without_key(run.relation)
             ids = json_columns.positions(run.at)
             writer.send(self._row_writes(run.relation, run.new, ids, run.at.commit_lsn, run.at.ordinal))
             return
@@ -251,7 +251,8 @@ class StepWriter:
             yield index_writes(pa.array(ids, pa.string()), versions, documents, np.zeros(len(ids), np.int64))
 
     def _begin_load(self, load: Load) -> TableRecord:
-        self._refuse_without_key(load.relation)
+        if is_keyless(load.relation):
+            raise keyless_error(load.relation)
         made = TableRecord(load.relation.oid, load.relation, load.target, "", "", snapshot=load.snapshot)
         record = self._new_index(made, load.relation, FIRST)
         self._save(record)
@@ -287,12 +288,17 @@ class StepWriter:
     def _check_claim(self) -> None:
         self._ledger.check_claim(self._claim.token)
 
-    def _refuse_without_key(self, relation: Relation) -> None:
-        if not has_key(relation) and relation.identity == "f":
-            raise SinkRefused(
-                f"{relation.qualified_name} has REPLICA IDENTITY FULL and no key: nothing identifies a document",
-                "add a primary key to the table, or name the table in `exclude` of the sink",
-            )
+
+def is_keyless(relation: Relation) -> bool:
+    """Whether rows of a table change, and nothing identifies them. A table without a key that only grows is fine."""
+    return not has_key(relation) and relation.identity == "f"
+
+
+def keyless_error(relation: Relation) -> SinkRefused:
+    return SinkRefused(
+        f"{relation.qualified_name} has REPLICA IDENTITY FULL and no key: nothing identifies a document",
+        "add a primary key to the table, or name the table in `exclude` of the sink",
+    )
 
 
 def _is_from(run: TableChanges, since: Position) -> npt.NDArray[np.bool_]:
