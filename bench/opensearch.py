@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any
@@ -52,7 +52,11 @@ def run(report: Report) -> None:
         ):
             log = make(server, "inserts", f"{name}/log", [TABLE.format(name="t")], [_INSERTS])
             report.section(f"{_ROWS:,} inserts, 1,000 a transaction; median of three after a first")
-            drain = Drain("search", partial(nullcontext, search), _sink, partial(_publish, log), _check, _ROWS + 1)
+
+            def start() -> AbstractContextManager[OpenSearchServer]:
+                return nullcontext(search)
+
+            drain = Drain[OpenSearchServer]("search", start, _sink, partial(_publish, log), _check, _ROWS + 1)
             drain.run(report, log, least_rate=float("inf"), least_ratio=0.7)
         measure_latency(report, "OpenSearch", _sink(search), partial(_watch, search))
 

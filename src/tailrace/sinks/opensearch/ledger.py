@@ -58,6 +58,8 @@ class SinkRecord:
 
     state: State
     pending: Step | None
+    part: int
+    """The last part of it that was begun; -1 without one."""
     claim: str
     version: tuple[int, int] | None
     """Sequence number and primary term; None to write whatever is there."""
@@ -105,6 +107,7 @@ class Ledger:
             return SinkRecord(
                 cursors.state_from_json(raw["state"]),
                 None if raw["pending"] is None else cursors.step_from_json(raw["pending"]),
+                raw["part"],
                 raw["claim"],
                 (found["_seq_no"], found["_primary_term"]),
             )
@@ -113,13 +116,18 @@ class Ledger:
                 f"{self._index}/{self._sink} is not the state of a sink", REWIND.format(self._sink)
             ) from error
 
-    def claim(self, step: Step, token: str) -> bool:
-        """Take over a step; return whether an earlier attempt may have written some of it."""
+    def claim(self, step: Step, part: int, token: str) -> bool:
+        """Take over a part of a step; return whether an earlier attempt may have written some of it."""
         found = self.require(step.before)
-        is_repeat = found.pending == step
+        if found.pending not in (None, step):
+            raise SinkError(
+                f"sink {self._sink}: a step up to {found.pending.end.lsn if found.pending else None} was begun",
+                "Opening the sink again, which repeats that step first.",
+            )
+        is_repeat = found.pending == step and part <= found.part
         # A load writes to a new index and starts again after a crash.
         pending = None if step.loads else step
-        self._write(replace(found, pending=pending, claim=token))
+        self._write(replace(found, pending=pending, part=max(part, found.part), claim=token))
         return is_repeat
 
     def check_claim(self, token: str) -> None:
@@ -144,11 +152,11 @@ class Ledger:
 
     def advance(self, before: State, after: State) -> None:
         """Store a state; FencedError if the sink is not in the state before it."""
-        self._write(replace(self.require(before), state=after, pending=None, claim=""))
+        self._write(replace(self.require(before), state=after, pending=None, part=-1, claim=""))
 
     def set_state(self, state: State) -> None:
         """Store a state, whatever is there."""
-        self._write(SinkRecord(state, None, "", None))
+        self._write(SinkRecord(state, None, -1, "", None))
 
     def _write(self, record: SinkRecord) -> None:
         guard = {} if record.version is None else dict(zip(_GUARD, record.version, strict=True))
@@ -159,6 +167,7 @@ class Ledger:
             "ledger": self._uuid or self._find_uuid(),
             "state": cursors.state_to_json(record.state),
             "pending": None if record.pending is None else cursors.step_to_json(record.pending),
+            "part": record.part,
             "claim": record.claim,
         }
         answer = self._cluster.ask("PUT", (self._index, "_doc", self._sink), guard, body, expected=(409,))

@@ -89,7 +89,7 @@ class OpenSearchSink(BaseSink):
         return self._pending
 
     def stage(self, part: Part) -> StageReceipt:
-        writer = self._writer(part.step)
+        writer = self._writer(part.step, part.number if part.load is None else -1)
         runs = prefetch(coalesce(part.chunks))
         if part.load is not None:
             writer.load(part.load, part.number, runs)
@@ -150,8 +150,8 @@ class OpenSearchSink(BaseSink):
     def _ledger(self) -> Ledger:
         return Ledger(self._connected, self._id)
 
-    def _writer(self, step: Step) -> StepWriter:
-        claim = Claim(self._id, self._options, self._alias_of, step, uuid.uuid4().hex)
+    def _writer(self, step: Step, part: int) -> StepWriter:
+        claim = Claim(self._id, self._options, self._alias_of, step, part, uuid.uuid4().hex)
         return StepWriter(self._connected, claim)
 
     def _alias_of(self, target: tuple[str, str]) -> str:
@@ -181,7 +181,7 @@ class OpenSearchSink(BaseSink):
         empty = [load for load in step.loads if load.relation.oid not in begun]
         if not empty:
             return []
-        writer = self._writer(step)
+        writer = self._writer(step, -1)
         for load in empty:
             writer.load(load, 0, iter(()))
         return list(writer.tables.values())
