@@ -19,9 +19,10 @@ from tests.fixtures.postgres import Database
 from tests.sinks.captured_source import CapturedSource
 
 from tailrace.delivery import dead_letters
+from tailrace.delivery.step import Stepper
 from tailrace.embedded.opensearch import OpenSearchServer
 from tailrace.embedded.process import wait_until
-from tailrace.errors import ConfigError, PoisonError, SinkRefused
+from tailrace.errors import ConfigError, PoisonError, SinkError, SinkRefused
 
 
 class Scene(CapturedSource):
@@ -103,6 +104,26 @@ def test_a_crash_before_any_request_changes_nothing_in_the_end(scene: Scene, str
     scene.client.indices.refresh(index=ledger)
     found = scene.client.search(index=ledger, params={"size": "100"})["hits"]["hits"]
     assert Counter(hit["_source"]["kind"] for hit in found) == {"sink": 1, "table": 1}
+
+
+def test_a_step_that_was_begun_is_finished_before_another(scene: Scene) -> None:
+    """Another step from the same start would not find what the first one stored for rows that move."""
+    scene.capture(snapshot=["t"])
+    scene.deliver()
+    scene.capture("UPDATE t SET id = 30 WHERE id = 3")
+    with scene.driver().stepper() as stepper:
+        begun = stepper.next_step()
+        assert begun is not None
+        stepper.run(begun.tasks, stepper.sink.parallel)
+    scene.capture("UPDATE t SET id = 31 WHERE id = 30")
+    stepper = scene.driver().make_stepper()
+    Stepper.open(stepper)  # does not finish the step
+    assert stepper.is_interrupted
+    with pytest.raises(SinkError, match="was begun"):
+        stepper.finish(stepper._plan_changes(stepper.ahead()))
+    stepper.close()
+    scene.deliver()
+    scene.assert_same()
 
 
 def test_a_truncate_and_what_follows_it_are_one_step(scene: Scene) -> None:

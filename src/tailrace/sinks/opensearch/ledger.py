@@ -16,10 +16,11 @@ from typing import Any, Final
 from tailrace.change import Lsn, Position, Relation
 from tailrace.delivery import cursors
 from tailrace.delivery.contract import REWIND, State, Step
-from tailrace.errors import CorruptError, FencedError, SinkError, TailraceError
+from tailrace.errors import CorruptError, FencedError, SinkError, SinkRefused, TailraceError
 from tailrace.sinks.opensearch.cluster import NDJSON, Cluster
 from tailrace.sinks.opensearch.index_name import SinkId
 from tailrace.sinks.opensearch.stored_document import read_documents
+from tailrace.sinks.opensearch.table_index import index_uuids
 
 _log = logging.getLogger("tailrace.deliver")
 
@@ -27,7 +28,9 @@ FIRST: Final = Position(Lsn(0), 0)
 _FORMAT: Final = 1
 _PAGE: Final = 500
 _GUARD: Final = ("if_seq_no", "if_primary_term")
-_SETTINGS: Final = {"index": {"number_of_shards": 1, "translog.durability": "request", "hidden": True}}
+_SETTINGS: Final = {
+    "index": {"number_of_shards": 1, "translog.durability": "request", "hidden": True, "auto_expand_replicas": "0-1"}
+}
 _MAPPINGS: Final = {
     "dynamic": False,
     "properties": {"sink": {"type": "keyword"}, "kind": {"type": "keyword"}},
@@ -74,12 +77,14 @@ class Ledger:
 
     def create(self) -> None:
         """Create the index if there is none, and learn its identity."""
-        body = {"settings": _SETTINGS, "mappings": _MAPPINGS}
-        answer = self._cluster.ask("PUT", (self._index,), body=body, expected=(400,))
-        if answer.status == 400 and answer.error != "resource_already_exists_exception":
-            raise SinkError(f"{self._index} cannot be created: {answer.error}", "`tailrace check` inspects the cluster")
-        found = self._cluster.ask("GET", (self._index, "_settings", "index.uuid"), {"flat_settings": True}).json()
-        (self._uuid,) = [index["settings"]["index.uuid"] for index in found.values()]
+        if not index_uuids(self._cluster, [self._index]):
+            body = {"settings": _SETTINGS, "mappings": _MAPPINGS}
+            answer = self._cluster.ask("PUT", (self._index,), body=body, expected=(400,))
+            if answer.status == 400 and answer.error != "resource_already_exists_exception":
+                raise SinkRefused(
+                    f"{self._index} cannot be created: {answer.error}", "`tailrace check` inspects the cluster"
+                )
+        (self._uuid,) = index_uuids(self._cluster, [self._index]).values()
 
     def read(self) -> SinkRecord | None:
         """Return the sink's own document; None if it never delivered to this cluster."""

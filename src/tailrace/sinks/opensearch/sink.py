@@ -12,7 +12,7 @@ from tailrace.delivery.coalesce import coalesce
 from tailrace.delivery.contract import BaseSink, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.delivery.transforms import Shaping
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, SinkError
 from tailrace.finding import Finding, Severity
 from tailrace.log import published_table, source_record
 from tailrace.settings.secret import with_picklable_secrets
@@ -77,12 +77,15 @@ class OpenSearchSink(BaseSink):
         if found is None:
             return State()
         state = self._check_indices(found.state)
+        if state != found.state:
+            # The rest of a step that was begun cannot be repeated without these tables: everything is loaded again.
+            state = state if self._pending is None else replace(state, tables={})
+            ledger.set_state(state)
+            self._pending = None
         if self._pending is None:
             ledger.remove_journal()
-            self._publish(self._tables.values())
+            self._show(self._tables.values())
         self._remove_leftovers()
-        if state != found.state:
-            self.rewind(state)
         return state
 
     def pending(self) -> Step | None:
@@ -114,7 +117,10 @@ class OpenSearchSink(BaseSink):
         self._assign_aliases(list(touched))
         # After a crash in a commit, the aliases may be behind the records.
         is_resumed = self._pending is not None
-        self._publish(record for oid, record in self._tables.items() if is_resumed or before.get(oid) != record)
+        changed = [record for oid, record in self._tables.items() if is_resumed or before.get(oid) != record]
+        for record in changed:
+            ledger.save_table(record)
+        self._show(changed)
         ledger.advance(step.before, step.after)
         self._pending = None
         ledger.forget_rows(name for receipt in receipts for name in receipt.journal)
@@ -124,6 +130,9 @@ class OpenSearchSink(BaseSink):
             self._remove_leftovers()
 
     def rewind(self, state: State) -> None:
+        found = self._ledger.read()
+        if found is not None and found.pending is not None and state.tables:
+            raise SinkError(f"sink {self.name}: a step was begun", "Opening the sink again, which repeats it first.")
         self._ledger.set_state(state)
         self._pending = None
 
@@ -203,13 +212,10 @@ class OpenSearchSink(BaseSink):
                 self._tables[other.oid] = replace(other, alias=displaced_alias(wanted, other.oid))
             self._tables[oid] = replace(record, alias=wanted)
 
-    def _publish(self, records: Iterable[TableRecord]) -> None:
-        """Save records, and show readers their indices. A table that no step was committed for has no alias yet."""
-        changed = [record for record in records if record.alias]
-        for record in changed:
-            self._ledger.save_table(record)
-        if changed:
-            move_aliases(self._connected, self._id, {record.index: record.alias for record in changed})
+    def _show(self, records: Iterable[TableRecord]) -> None:
+        """Show readers the indices of tables. A table that no step was committed for has no alias yet."""
+        if aliases := {record.index: record.alias for record in records if record.alias}:
+            move_aliases(self._connected, self._id, aliases)
 
     def _remove_leftovers(self) -> None:
         """Remove indices that were replaced, and those of attempts that failed."""
