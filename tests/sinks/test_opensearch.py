@@ -23,6 +23,7 @@ from tailrace.delivery.step import Stepper
 from tailrace.embedded.opensearch import OpenSearchServer
 from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError, PoisonError, SinkError, SinkRefused
+from tailrace.sinks.opensearch.index_name import document_id
 
 
 class Scene(CapturedSource):
@@ -131,6 +132,27 @@ def test_a_truncate_and_what_follows_it_are_one_step(scene: Scene) -> None:
     scene.capture("UPDATE t SET n = 0", "TRUNCATE t", "INSERT INTO t VALUES (1, 'again', 1), (2, 'too', 2)")
     scene.deliver()
     scene.assert_same()
+
+
+def test_another_key_and_other_types_convert_all_documents(scene: Scene) -> None:
+    """What PostgreSQL rewrites without logging it: documents that no change touches get the new form, too."""
+    scene.capture(
+        "CREATE TABLE k (id int PRIMARY KEY, code text NOT NULL, is_new bool, at timestamptz, tags text[], n numeric)",
+        "INSERT INTO k VALUES (1, 'a,b', true, '2024-02-29 12:00:00.5+00', '{x,NULL,\"y z\",\"\"}', 1.50),"
+        " (2, 'c', false, 'infinity', '{}', 'NaN'), (3, '', NULL, NULL, '[0:1]={p,q}', NULL)",
+        snapshot=["t", "k"],
+    )
+    scene.deliver()
+    scene.capture(
+        "SET timezone = 'UTC'; ALTER TABLE k DROP COLUMN id, ADD PRIMARY KEY (code), ALTER is_new TYPE text,"
+        " ALTER at TYPE text, ALTER tags TYPE text, ALTER n TYPE text",
+        "INSERT INTO k VALUES ('d', 'true', 'now', '{}', '1')",
+        "ALTER TABLE k ADD born date DEFAULT '2020-01-01'",
+        "DELETE FROM k WHERE code = 'd'; INSERT INTO k (code) VALUES ('d')",
+    )
+    scene.deliver()
+    scene.assert_same("k")
+    assert scene.indices.documents("public", "k").keys() == {"a,b", "c", document_id(""), "d"}
 
 
 def test_rejected_documents_become_dead_letters_and_are_replayed(scene: Scene) -> None:
