@@ -14,7 +14,7 @@ from tailrace.errors import PoisonError
 from tailrace.log.decoding import TableChanges
 from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.documents.key_text import key_texts
-from tailrace.state.fold import final_images, fold, key_columns, new_values
+from tailrace.state.fold import final_images, fold, key_columns, new_values, require_whole
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -57,7 +57,7 @@ class NetEffect:
 def net_effect(changes: TableChanges) -> NetEffect:
     """Return the net effect of changes, none of which is a TRUNCATE. They are decoded as text.
 
-    Raises a PoisonError that names changes whose key has a NULL.
+    Raises a PoisonError that names changes whose key has a NULL, or whose row is new and lacks a value.
     """
     net = fold(changes)
     columns = key_columns(changes.relation)
@@ -66,6 +66,9 @@ def net_effect(changes: TableChanges) -> NetEffect:
     rows = final_images(changes, net, written)
     keys = key_texts([new_values(changes, column).take(pa.array(final)) for column in columns])
     _require_keys(changes, keys, final)
+    if rows.unchanged:
+        is_new = net.is_inserted[written]
+        require_whole(changes, rows.take(is_new), final[is_new])
     has_old = np.flatnonzero(~net.is_inserted)
     origin = net.origin[has_old]
     before = key_texts([_values_before(changes, column, origin) for column in columns])

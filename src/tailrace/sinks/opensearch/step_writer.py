@@ -50,7 +50,7 @@ _SLICE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Claim:
-    """What a task needs to write, in any process."""
+    """Who writes which part of which step."""
 
     sink: SinkId
     options: OpenSearchOptions
@@ -58,7 +58,9 @@ class Claim:
     """Returns a table's alias."""
     step: Step
     part: int
+    """-1 for a part of a load."""
     token: str
+    """Unique to this attempt."""
 
 
 class StepWriter:
@@ -81,17 +83,12 @@ class StepWriter:
         record = self._begin_load(load) if number == 0 else self._load_record(load)
         writer = self._bulk_writer(record)
         for run in runs:
-            if not has_key(run.relation):
-                prefixed = pc.binary_join_element_wise("snapshot", json_columns.positions(run.at), "-")
-                writer.send(
-                    prefetch(self._row_writes(run.relation, run.new, prefixed, run.at.commit_lsn, run.at.ordinal))
-                )
-                continue
-            columns = [run.new.batch.column(column) for column in key_columns(run.relation)]
-            keys = key_texts(columns)
-            writer.send(
-                prefetch(self._row_writes(run.relation, run.new, document_ids(keys), run.at.commit_lsn, run.at.ordinal))
-            )
+            if has_key(run.relation):
+                columns = [run.new.batch.column(column) for column in key_columns(run.relation)]
+                ids = document_ids(key_texts(columns))
+            else:
+                ids = pc.binary_join_element_wise("snapshot", json_columns.positions(run.at), "-")
+            writer.send(prefetch(self._row_writes(run.relation, run.new, ids, run.at.commit_lsn, run.at.ordinal)))
 
     def apply(self, run: TableChanges) -> None:
         """Write the net effect of changes."""
@@ -111,7 +108,7 @@ class StepWriter:
         writer = self._bulk_writer(record)
         if not has_key(run.relation):
             ids = json_columns.positions(run.at)
-            writer.send(self._row_writes(run.relation, run.new, ids, run.at.commit_lsn, run.at.ordinal))
+            writer.send(prefetch(self._row_writes(run.relation, run.new, ids, run.at.commit_lsn, run.at.ordinal)))
             return
         effect = net_effect(run)
         is_partial = effect.is_partial
