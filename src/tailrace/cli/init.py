@@ -112,8 +112,8 @@ url = "file:///var/lib/tailrace"
 
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages), or
-# package.module:Class for a sink of your own. See docs/sinks.
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages),
+# opensearch (a document for each row), or package.module:Class for a sink of your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -154,6 +154,13 @@ url = "file:///var/lib/tailrace"
 # name = "hook"
 # url = "https://example.com/changes"
 # batch = 100
+#
+# A document for each row, in OpenSearch or Elasticsearch. See docs/sinks/opensearch.md.
+# [[sink]]
+# type = "opensearch"
+# name = "search"
+# url = "https://localhost:9200"
+# index = "{schema}-{table}"
 """
 
 
