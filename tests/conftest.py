@@ -17,6 +17,7 @@ pytest_plugins = [
         "snapshot",
         "spark",
         "store",
+        "valkey",
     )
 ]
 

@@ -1,0 +1,116 @@
+"""The rows of a sink in a Valkey server, read by a client that is independent of Tailrace's own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from tests import oracle
+from tests.contract.destinations import delivered_tables, difference
+from tests.contract.expected_envelope import ExpectedEnvelope, normalize
+from tests.contract.scenario import Mark, Scenario, Table
+
+from tailrace.change import Lsn, Relation
+from tailrace.delivery.contract import State
+from tailrace.embedded.valkey import ValkeyServer
+
+KEYLESS = ("public.nothing", "public.twins", "public.bag")
+"""Tables without a key, whose rows cannot have keys at the destination either."""
+
+
+def connect(server: ValkeyServer) -> redis.Redis:
+    return redis.Redis(port=server.port)
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a key."""
+    return "".join(f"%{ord(c):02X}" if c in "%:{}\x7f" or c <= " " else c for c in name)
+
+
+@dataclass
+class ValkeyRows:
+    """A server that holds nothing but the rows of one sink, as hashes or as JSON."""
+
+    server: ValkeyServer
+    mode: str
+    without: tuple[str, ...] = KEYLESS
+
+    def __post_init__(self) -> None:
+        connect(self.server).flushall()
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"type": "valkey", "url": self.server.url, "mode": self.mode, "exclude": list(self.without)}
+
+    def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
+        found = self.rows()
+        for name, table in delivered_tables(mark, state).items():
+            if ".".join(name) in self.without:
+                continue
+            own = [row for key, row in found.items() if key.startswith(f"{escaped(name[0])}:{escaped(name[1])}:")]
+            if self.mode == "hash":
+                rows = Counter(tuple(row.get(column) for column in table.columns) for row in own)
+                assert rows == table.rows, f"{name}: {difference(rows, table.rows)}"
+                fields = {field for row in own for field in row}
+                assert fields <= {*table.columns}, f"{name}: {fields} of dropped columns"
+                continue
+            documents = Counter(json.dumps(normalize(row), sort_keys=True) for row in own)
+            expected = _documents(_relation(scenario, mark, table), table)
+            assert documents == expected, f"{name}: {documents - expected}, missing {expected - documents}"
+        assert set(connect(self.server).keys("tailrace:*")) >= {b"tailrace:tested"}
+        assert not connect(self.server).keys("tailrace:tested:loaded:*"), "a load was not finished"
+
+    def rows(self) -> dict[str, Any]:
+        """All rows by key: fields and their texts, or documents."""
+        client = connect(self.server)
+        found: dict[str, Any] = {}
+        for key in client.scan_iter(count=1000):
+            if key.startswith(b"tailrace:"):
+                continue
+            if self.mode == "hash":
+                fields: dict[Any, Any] = client.hgetall(key)
+                found[key.decode()] = {name.decode(): value for name, value in fields.items()}
+            else:
+                found[key.decode()] = json.loads(client.get(key) or b"")
+        return found
+
+    def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
+        found = self.rows()
+        assert {key.rpartition(":")[0] for key in found} == {f"{schema}:{name}" for name in tables}
+        for name, expected in tables.items():
+            own = [row for key, row in found.items() if key.startswith(f"{schema}:{name}:")]
+            # Without NULLs, and in any order: the tables' columns cannot be mistaken for each other.
+            texts = Counter(tuple(sorted(_text(v) for v in row.values() if v is not None)) for row in own)
+            wanted = Counter({tuple(sorted(v for v in row if v is not None)): n for row, n in expected.items()})
+            assert texts == wanted, name
+
+    def fingerprint(self) -> Any:
+        return self.rows()
+
+
+def _text(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _relation(scenario: Scenario, mark: Mark, table: Table) -> Relation:
+    """The table's definition at a mark."""
+    found = [s.relation for s in scenario.snapshots if s.relation.oid == table.oid and s.lsn <= mark.lsn]
+    changed = [
+        change.relation
+        for position, change in scenario.changes.items()
+        if change.relation is not None and change.relation.oid == table.oid and position.commit_lsn < mark.lsn
+    ]
+    return [*found, *changed][-1]
+
+
+def _documents(relation: Relation, table: Table) -> Counter[str]:
+    columns = {column.name: column for column in relation.columns}
+    envelope = ExpectedEnvelope()
+    found: Counter[str] = Counter()
+    for row, count in table.rows.items():
+        values = {name: envelope.value(value, columns[name]) for name, value in zip(table.columns, row, strict=True)}
+        found[json.dumps(normalize(values), sort_keys=True)] += count
+    return found
