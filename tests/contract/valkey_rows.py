@@ -84,7 +84,7 @@ class ValkeyRows:
             own = [row for key, row in found.items() if key.startswith(f"{schema}:{name}:")]
             # Without NULLs, and in any order: the tables' columns cannot be mistaken for each other.
             texts = Counter(tuple(sorted(_text(v) for v in row.values() if v is not None)) for row in own)
-            wanted = Counter({tuple(sorted(v for v in row if v is not None)): n for row, n in expected.items()})
+            wanted = Counter(tuple(sorted(v for v in row if v is not None)) for row in expected.elements())
             assert texts == wanted, name
 
     def fingerprint(self) -> Any:

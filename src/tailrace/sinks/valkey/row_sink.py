@@ -10,7 +10,7 @@ from tailrace.delivery.contract import Part, Receipt, Step
 from tailrace.sinks.messages.batching import merge_small
 from tailrace.sinks.messages.destination_registry import PartRegistry
 from tailrace.sinks.messages.progress import PartProgress, Progress
-from tailrace.sinks.messages.transport import kept_transport
+from tailrace.sinks.messages.transport import close_kept_transport, kept_transport
 from tailrace.sinks.valkey.row_change import cut_at_definitions, require_key, row_changes
 from tailrace.sinks.valkey.row_store import RowTransport, RowWrite
 from tailrace.sinks.valkey.server_sink import ServerSink
@@ -41,6 +41,7 @@ class RowSink(ServerSink):
         if not step.loads:
             super().commit(step, receipts)
             return
+        close_kept_transport(self._transport_key)  # a task's transport has taken over from an earlier one
         with kept_transport(self._transport_key, self.connect, None, "") as kept:
             assert isinstance(kept.transport, RowTransport)
             self._check_interrupted(step, self._progress(kept.transport))
