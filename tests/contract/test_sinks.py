@@ -40,6 +40,7 @@ from tests.contract.message_destination import MessageDestination
 from tests.contract.rabbitmq_messages import RabbitMqQueue, RabbitMqStreams
 from tests.contract.scenario import Mark, Scenario, Table
 from tests.contract.valkey_rows import ValkeyRows
+from tests.contract.valkey_streams import ValkeyStreams
 from tests.contract.webhook_receiver import HttpReceiver, WebhookReceiver
 from tests.fixtures.postgres import drop_database, make_database
 
@@ -54,7 +55,7 @@ from tailrace.log.snapshot import MARKER_PREFIX
 SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "kafka", "rabbitmq streams", "rabbitmq queue", "webhook"),
-    *("valkey hash", "valkey json"),
+    *("valkey hash", "valkey json", "valkey stream"),
 ]
 
 
@@ -104,6 +105,8 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             yield RabbitMqQueue(request.getfixturevalue("rabbitmq_server"))
         case "valkey hash" | "valkey json" as kind:
             yield ValkeyRows(request.getfixturevalue("valkey_server"), kind.removeprefix("valkey "))
+        case "valkey stream":
+            yield ValkeyStreams(request.getfixturevalue("valkey_server"))
         case "webhook":
             with HttpReceiver() as server:
                 yield WebhookReceiver(server, {"start": "snapshot"})
@@ -155,7 +158,9 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
-    "destination", all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook"), indirect=True
+    "destination",
+    all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "valkey stream"),
+    indirect=True,
 )
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step has several parts and its own object. Tables are added with their snapshots."""
@@ -271,7 +276,9 @@ def test_a_store_that_fails_occasionally(destination: Destination, scenario: Sce
 
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
-    "destination", all_sinks("history", "parquet", "recorder", "recorder of ranges", "webhook"), indirect=True
+    "destination",
+    all_sinks("history", "parquet", "recorder", "recorder of ranges", "webhook", "valkey json", "valkey stream"),
+    indirect=True,
 )
 def test_the_streaming_query_delivers_the_same(
     destination: Destination, scenario: Scenario, tmp_path: Path, spark: SparkSession

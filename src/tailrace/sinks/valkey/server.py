@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.errors import SinkError, SinkRefused
+from tailrace.errors import SinkError, SinkRefused, TailraceError
 from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.options import ValkeyOptions
 
@@ -57,29 +57,36 @@ class Server:
 
 def require_suitable(client: ValkeyClient, options: ValkeyOptions) -> None:
     """Raise if the sink cannot keep its promises at this server."""
+    for problem in problems(client, options):
+        raise problem
+
+
+def problems(client: ValkeyClient, options: ValkeyOptions) -> Iterator[TailraceError]:
+    """Yield what the sink cannot work with. Invalidation needs no transactions, and keeps nothing at the server."""
     server = Server.of(client)
     if server.version < _OLDEST:
-        raise SinkRefused(f"the server is {server.name}, which is too old", "Use Valkey, or Redis 6.2 or newer.")
+        yield SinkRefused(f"the server is {server.name}, which is too old", "Use Valkey, or Redis 6.2 or newer.")
     if server.is_cluster:
-        raise SinkRefused(
+        yield SinkRefused(
             "the server is part of a cluster, and a transaction cannot change keys of several slots",
             "Use a server without cluster mode.",
         )
     if server.is_replica:
-        raise SinkError("the server is a replica", "Retrying, in case it is promoted; else correct `url`.")
+        yield SinkError("the server is a replica", "Retrying, in case it is promoted; else correct `url`.")
+    if options.mode == "invalidate":
+        return
     if server.eviction:
-        raise SinkRefused(
+        yield SinkRefused(
             f"the server may evict any key (maxmemory-policy {server.eviction}), the sink's progress among them",
             "CONFIG SET maxmemory-policy noeviction, or volatile-lru, which only evicts rows if `ttl_s` is set.",
         )
-    if options.durability == "aof":
-        if not server.has_aof:
-            raise SinkRefused(
-                "the server has no append-only file, so nothing survives its crash",
-                'CONFIG SET appendonly yes, or set durability = "replicas" or "none".',
-            )
-        if server.version < _WAITAOF:
-            raise SinkRefused(
-                f"{server.name} cannot say when changes are on disk (WAITAOF)",
-                'Use Valkey, or Redis 7.2 or newer, or set durability = "replicas" or "none".',
-            )
+    if options.durability == "aof" and not server.has_aof:
+        yield SinkRefused(
+            "the server has no append-only file, so nothing survives its crash",
+            'CONFIG SET appendonly yes, or set durability = "replicas" or "none".',
+        )
+    if options.durability == "aof" and server.version < _WAITAOF:
+        yield SinkRefused(
+            f"{server.name} cannot say when changes are on disk (WAITAOF)",
+            'Use Valkey, or Redis 7.2 or newer, or set durability = "replicas" or "none".',
+        )

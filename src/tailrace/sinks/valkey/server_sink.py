@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from tailrace.change import Relation
@@ -11,9 +12,12 @@ from tailrace.delivery.contract import State, Step
 from tailrace.delivery.cursors import StoredState
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import ConfigError
+from tailrace.finding import Finding
+from tailrace.log import published_table
 from tailrace.sinks.messages.destination_registry import RegisteredTable, Standing
 from tailrace.sinks.messages.message_sink import MessageSink
 from tailrace.sinks.messages.routing import DestinationTemplate
+from tailrace.sinks.valkey.check import check_server
 from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.command import CommandBatch
 from tailrace.sinks.valkey.options import ValkeyOptions
@@ -65,6 +69,12 @@ class ServerSink(MessageSink[ValkeyOptions]):
         if self._loss:
             raise diverged(self.name, self._loss)
         return super().pending()
+
+    def check(self) -> Iterator[Finding]:
+        template, shaping = self._options.template(self._database), self._shaping()
+        shaped = [shaping.load(relation) for relation in published_table.load(self._store)]
+        keys = [template.of_table(found[1]) for found in shaped if found is not None]
+        yield from check_server(self.name, self._options, keys)
 
     def _find_loss(self, state: State) -> str:
         published = cursors.published(self._store, self.name)

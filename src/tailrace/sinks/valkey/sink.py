@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from tailrace.delivery.contract import Sink
 from tailrace.delivery.sink_settings import SinkContext
+from tailrace.sinks.valkey.invalidation_sink import InvalidationSink
 from tailrace.sinks.valkey.options import ValkeyOptions
 from tailrace.sinks.valkey.row_sink import RowSink
-
-if TYPE_CHECKING:
-    from tailrace.delivery.contract import Sink
+from tailrace.sinks.valkey.stream_sink import StreamSink
 
 
 class ValkeySink:
@@ -20,4 +20,9 @@ class ValkeySink:
     loads_tables: ClassVar[bool] = True
 
     def __new__(cls, name: str, options: ValkeyOptions, context: SinkContext) -> Sink:  # type: ignore[misc]
+        match options.mode:
+            case "stream":
+                return StreamSink(name, options, context)
+            case "invalidate":
+                return InvalidationSink(name, options, context)
         return RowSink(name, options, context)
