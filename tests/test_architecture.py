@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"errors"},
     {"maven", "rate", "retry", "text"},
     {"change", "column_name", "finding", "types", "settings"},
-    {"store", "pgoutput", "postgres"},
+    {"store", "pgoutput", "postgres", "http"},
     {"log"},
     {"state"},
     {"capture", "delivery"},

@@ -25,6 +25,7 @@ from tailrace.delivery.step import PlannedStep
 from tailrace.delivery.task import Task, TaskResult
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SinkError, StoreError, TailraceError
+from tailrace.http.client import HttpClient
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
@@ -33,7 +34,6 @@ from tailrace.sinks.kafka.transport import KafkaTransport
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.rabbitmq.broker_connection import BrokerConnection
 from tailrace.sinks.valkey.client import ValkeyClient
-from tailrace.sinks.webhook.http_client import HttpClient
 from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 

@@ -22,8 +22,8 @@ from tailrace import settings
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.finding import Finding, Severity
+from tailrace.http.address import is_public
 from tailrace.sinks.webhook import WebhookOptions, WebhookSink, authorization, dispatcher
-from tailrace.sinks.webhook.address import is_public
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "2606:4700::1111"]
 NOT_PUBLIC = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -72,6 +73,23 @@ class PicklableSecret(Secret):
 
     def __reduce__(self) -> tuple[object, ...]:
         return Secret, (self._value,)
+
+
+def read_secret(setting: str, given: Secret | None, file: Path | None) -> Secret | None:
+    """Return a secret that is given, or else the content of a file; None without both.
+
+    Args:
+        setting: The setting that names the file, for the error.
+        given: The secret, if it is in the settings or the environment.
+        file: The file.
+    """
+    if given is not None or file is None:
+        return given
+    try:
+        return Secret(file.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ConfigError(f"{setting} {file} cannot be read: {reason}") from None
 
 
 def with_picklable_secrets(options: Options) -> Options:

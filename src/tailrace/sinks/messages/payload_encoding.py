@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from tailrace.change import Column
 from tailrace.log import json_columns
 from tailrace.log.segment import payload_buffers
+from tailrace.sinks.documents.json_value import iso_texts, json_strings, json_values
+from tailrace.sinks.documents.row_document import enclose
 from tailrace.sinks.messages import messagepack
 from tailrace.sinks.messages.payload import ColumnValues, Integers, NameLists, Nulls, Record, Texts, Value
 from tailrace.sinks.messages.piece import Pieces, join
@@ -30,8 +32,6 @@ EncodedField = tuple[str, "pa.Array | bytes", Mask | None]
 
 _NamedValue = tuple[bytes, "pa.Array | bytes", Mask | None]
 """The same with an encoded name."""
-
-_NOT_ISO: Final = "infinity| BC$"
 
 
 class MessageEncoding(Protocol):
@@ -120,7 +120,7 @@ class MessagePackEncoding(SchemalessEncoding):
                 return messagepack.floats(texts.cast(pa.float64()))
             case Form.JSON:
                 return messagepack.nested_values(texts)
-        return messagepack.texts(_iso_text(texts, column))
+        return messagepack.texts(iso_texts(texts, column))
 
     def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
         heads = _heads([present for _, _, present in fields], messagepack.map_head)
@@ -156,23 +156,19 @@ class JsonEncoding(SchemalessEncoding):
         return str(value).encode()
 
     def texts(self, values: pa.Array) -> pa.Array:
-        return json_columns.quote(values).fill_null("null").cast(pa.binary())
+        return json_strings(values)
 
     def integers(self, values: pa.Array) -> pa.Array:
         return values.cast(pa.string()).fill_null("null").cast(pa.binary())
 
     def values(self, texts: pa.Array, column: Column) -> pa.Array:
-        if mapping(column).form in (Form.BOOLEAN, Form.INTEGER, Form.FLOAT, Form.JSON):
-            return json_columns.json_values(texts, column).cast(pa.binary())
-        return self.texts(_iso_text(texts, column))
+        return json_values(texts, column)
 
     def maps(self, fields: Sequence[EncodedField], count: int) -> pa.Array:
-        return self._enclose(
-            b"{", [(self.text(name) + b":", value, present) for name, value, present in fields], b"}", count
-        )
+        return enclose(b"{", [(self.text(name) + b":", value, present) for name, value, present in fields], b"}", count)
 
     def arrays(self, items: Sequence[tuple[bytes, Mask]], count: int) -> pa.Array:
-        return self._enclose(b"[", [(b"", item, present) for item, present in items], b"]", count)
+        return enclose(b"[", [(b"", item, present) for item, present in items], b"]", count)
 
     def single_map(self, fields: Sequence[tuple[str, bytes]]) -> bytes:
         return b"{" + b",".join(self.text(name) + b":" + value for name, value in fields) + b"}"
@@ -185,23 +181,6 @@ class JsonEncoding(SchemalessEncoding):
 
     def encode(self, value: object) -> bytes:
         return python_json.dumps(value, ensure_ascii=False).encode()
-
-    def _enclose(self, begin: bytes, fields: Sequence[_NamedValue], end: bytes, count: int) -> pa.Array:
-        """Put commas between the fields that a row has."""
-        if all(present is None for _, _, present in fields):
-            separated = [
-                ((b"," if number else b"") + name, value, present)
-                for number, (name, value, present) in enumerate(fields)
-            ]
-            return join([begin, *_name_and_value(separated), end], count)
-        pieces: Pieces = [begin]
-        is_first = np.ones(count, np.bool_)
-        for name, value, present in fields:
-            has = np.ones(count, np.bool_) if present is None else present
-            comma = pc.if_else(pa.array(is_first | ~has), pa.scalar(b""), pa.scalar(b","))
-            pieces += [comma, *_name_and_value([(name, value, present)])]
-            is_first &= ~has
-        return join([*pieces, end], count)
 
 
 ENCODINGS: Final[dict[str, PayloadEncoding]] = {"msgpack": MessagePackEncoding(), "json": JsonEncoding()}
@@ -261,19 +240,6 @@ def _fields(encoding: PayloadEncoding, record: Record, count: int) -> list[Encod
 def _concatenate(encoded: pa.Array) -> bytes:
     """Return all values one after the other, as they are in memory."""
     return bytes(payload_buffers(encoded)[1])
-
-
-def _iso_text(texts: pa.Array, column: Column) -> pa.Array:
-    match mapping(column).form:
-        case Form.TIMESTAMP:
-            timestamps = texts
-        case Form.TIMESTAMPTZ:
-            timestamps = pc.replace_substring_regex(texts, r"\+00$", "")
-        case _:
-            return texts
-    iso = pc.binary_join_element_wise(pc.replace_substring(timestamps, " ", "T"), "Z", "")
-    is_not_iso = pc.match_substring_regex(texts, _NOT_ISO)
-    return pc.if_else(is_not_iso, texts, iso) if pc.any(is_not_iso).as_py() else iso
 
 
 def _name_and_value(fields: Iterable[_NamedValue]) -> Pieces:

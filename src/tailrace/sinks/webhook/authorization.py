@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from urllib.parse import quote_plus, urlencode
 
 from tailrace.errors import SinkError, SinkRefused
+from tailrace.http.client import HttpAnswer, HttpClient
+from tailrace.http.origin import HttpUrl
 from tailrace.settings import Secret
 from tailrace.sinks.webhook.answer import Verdict, judge
-from tailrace.sinks.webhook.http_client import HttpAnswer, HttpClient
-from tailrace.sinks.webhook.origin import HttpUrl
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _DEFAULT_LIFE_S: Final = 300.0

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tailrace.errors import PoisonError, SinkError, SinkPaused, SinkRefused, TailraceError
+from tailrace.http.client import NoAnswer
 from tailrace.retry import delay
 from tailrace.sinks.webhook import request_plan
 from tailrace.sinks.webhook.answer import Judgement, Verdict
 from tailrace.sinks.webhook.attempt_record import AttemptRecord
-from tailrace.sinks.webhook.http_client import NoAnswer
 from tailrace.sinks.webhook.request_content import RequestContent, RequestMaker
 from tailrace.sinks.webhook.request_plan import MessageOrder, PlannedRequest, RequestLimits
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from tailrace.errors import ConfigError
+from tailrace.http.origin import HttpUrl, TlsFiles
 from tailrace.settings import Secret
+from tailrace.settings.secret import read_secret
 from tailrace.sinks.messages.envelope_options import EnvelopeOptions
 from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.webhook import signature
-from tailrace.sinks.webhook.origin import HttpUrl, TlsFiles
 from tailrace.sinks.webhook.request_envelope import escape_header, escape_path
 
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
@@ -101,10 +102,10 @@ class WebhookOptions(EnvelopeOptions):
         self._check_templates()
         read = replace(
             self,
-            secret=_read("secret_file", self.secret, self.secret_file),
-            password=_read("password_file", self.password, self.password_file),
-            bearer=_read("bearer_file", self.bearer, self.bearer_file),
-            oauth_client_secret=_read(
+            secret=read_secret("secret_file", self.secret, self.secret_file),
+            password=read_secret("password_file", self.password, self.password_file),
+            bearer=read_secret("bearer_file", self.bearer, self.bearer_file),
+            oauth_client_secret=read_secret(
                 "oauth_client_secret_file", self.oauth_client_secret, self.oauth_client_secret_file
             ),
         )
@@ -182,14 +183,3 @@ class WebhookOptions(EnvelopeOptions):
             raise ConfigError("oauth_client_id and oauth_client_secret are missing", "oauth_url needs both")
         if self.tls_key is not None and self.tls_certificate is None:
             raise ConfigError("tls_key is set without tls_certificate")
-
-
-def _read(setting: str, given: Secret | None, file: Path | None) -> Secret | None:
-    """Return what is given, or the content of a file."""
-    if given is not None or file is None:
-        return given
-    try:
-        return Secret(file.read_text().strip())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise ConfigError(f"{setting} {file} cannot be read: {reason}") from None

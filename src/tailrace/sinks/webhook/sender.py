@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.http.client import HttpAnswer, HttpClient
 from tailrace.sinks.webhook.answer import Judgement, Verdict, judge
 from tailrace.sinks.webhook.authorization import (
     Authorization,
@@ -15,7 +16,6 @@ from tailrace.sinks.webhook.authorization import (
     FixedAuthorization,
     OAuthAuthorization,
 )
-from tailrace.sinks.webhook.http_client import HttpAnswer, HttpClient
 from tailrace.sinks.webhook.options import WebhookOptions
 from tailrace.sinks.webhook.request_content import RequestContent
 from tailrace.sinks.webhook.signature import signature_headers

@@ -1,7 +1,7 @@
 """A keep-alive HTTP/1.1 connection to a server that is not trusted.
 
-One deadline covers a whole exchange: connecting, sending, and reading the answer, however slowly it comes. Of the
-answer's body only the beginning is read. Redirects are not followed, and proxies in the environment are not used: the
+One deadline covers a whole exchange: connecting, sending, and reading the answer, however slowly it comes. The answer's
+body is read up to a limit. Redirects are not followed, and proxies in the environment are not used: the
 addresses that were checked are those that get the request.
 """
 
@@ -19,11 +19,11 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, cast
 
 from tailrace.errors import SinkError, SinkRefused
-from tailrace.sinks.webhook import address
-from tailrace.sinks.webhook.origin import Origin, TlsFiles
+from tailrace.http import address
+from tailrace.http.origin import Origin, TlsFiles
 
 _MOST_BODY_BYTES: Final = 64 * 1024
-"""How much of an answer's body is read. The status says what has to be known."""
+"""How much of an answer's body is read where the status says what has to be known."""
 _INTERIM: Final = (102, 103)
 """Answers that another one follows. `HTTPResponse` itself skips 100."""
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -47,14 +47,18 @@ class HttpAnswer:
     headers: Mapping[str, str]
     """With names in lower case."""
     body: bytes
-    """The beginning of it."""
+    is_whole: bool = True
+    """Whether `body` is all of it, and not only the beginning."""
 
 
 class HttpClient:
     """One connection, made when it is needed. One thread uses it at a time."""
 
-    def __init__(self, origin: Origin, tls: TlsFiles, *, allow_private: bool) -> None:
+    def __init__(
+        self, origin: Origin, tls: TlsFiles, *, allow_private: bool, most_body_bytes: int = _MOST_BODY_BYTES
+    ) -> None:
         self._origin = origin
+        self._most_body_bytes = most_body_bytes
         self._context = tls.context() if origin.is_encrypted else None
         self._allow_private = allow_private
         self._socket: socket.socket | None = None
@@ -183,13 +187,13 @@ class HttpClient:
             headers = {name.lower(): value for name, value in response.getheaders()}
             body = b""
             try:
-                body = response.read(_MOST_BODY_BYTES)
+                body = response.read(self._most_body_bytes)
                 is_whole = response.isclosed() or not response.read(1)
             except (OSError, HTTPException):
                 is_whole = False  # the status has been read, and it counts
             if response.will_close or not is_whole:
                 self.close()
-            return HttpAnswer(response.status, headers, body)
+            return HttpAnswer(response.status, headers, body, is_whole)
         finally:
             response.close()
 

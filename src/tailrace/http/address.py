@@ -1,4 +1,4 @@
-"""The network addresses that a webhook's host name stands for. Only public ones are accepted, unless allowed otherwise.
+"""The network addresses that a URL's host name stands for. Only public ones are accepted, unless allowed otherwise.
 
 A webhook's URL is often somebody else's input: it must not make Tailrace a door into the network that it runs in. The
 check applies to the resolved addresses, whatever form the URL gives them (`localhost`, `2130706433`, a name of the

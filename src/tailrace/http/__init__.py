@@ -1,0 +1,1 @@
+"""HTTP connections of sinks: URLs, TLS, addresses, and a keep-alive client."""
