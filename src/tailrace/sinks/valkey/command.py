@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Final, Union
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.change import Position
+from tailrace.errors import PoisonError
 from tailrace.log.segment import payload_buffers
 
+MAX_VALUE_BYTES: Final = 512 * 1024 * 1024
+"""The server's limit (`proto-max-bulk-len`), unless it was raised."""
 Piece = Union["pa.Array", bytes]
 """The argument of each row's command, or the same one for all rows."""
 
@@ -43,6 +48,26 @@ def head(count: pa.Array | int) -> Piece:
 def concatenate(encoded: pa.Array) -> bytes:
     """Return all values one after the other, as they are in memory."""
     return bytes(payload_buffers(encoded)[1])
+
+
+def require_sizes(columns: Sequence[pa.Array], position: Callable[[int], Position], name: str) -> None:
+    """Raise a PoisonError for rows that are too large for the server.
+
+    Args:
+        columns: The values of the rows.
+        position: Returns the position of a row.
+        name: The table or stream, for the message.
+    """
+    if sum(column.nbytes for column in columns) <= MAX_VALUE_BYTES:
+        return
+    sizes = sum(pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64) for column in columns)
+    large = tuple([str(position(int(row))) for row in np.flatnonzero(sizes > MAX_VALUE_BYTES)])
+    if large:
+        raise PoisonError(
+            f"{name}, {large[0]}: the row is larger than {MAX_VALUE_BYTES:,} bytes, the server's limit",
+            "Exclude the column with `columns`, or make the change a dead letter (on_poison).",
+            large,
+        )
 
 
 @dataclass

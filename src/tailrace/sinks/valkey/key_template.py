@@ -103,6 +103,11 @@ class KeyTemplate:
             return pa.array([pieces[0]] * count, pa.string())
         return pc.binary_join_element_wise(*pieces, "")
 
+    def keys_of(self, relation: Relation, target: tuple[str, str], key: Sequence[pa.Array]) -> pa.Array:
+        """Return the keys of rows, given the columns of the table's key, which are all that the template needs."""
+        columns = dict(zip(key_indexes(relation), key, strict=True))
+        return self.keys(relation, target, columns.__getitem__, len(key[0]))
+
     def _texts(self, target: tuple[str, str]) -> Sequence[str]:
         """The texts around the placeholders of rows."""
         fields = dict(zip(("database", "schema", "table"), (self.names.database, *target), strict=True))

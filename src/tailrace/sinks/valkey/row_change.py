@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Relation
-from tailrace.errors import SinkRefused
+from tailrace.errors import PoisonError, SinkRefused
 from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.pgoutput.decoder import Images, record_batch
+from tailrace.sinks.documents.net_effect import net_effect
+from tailrace.sinks.valkey.command import require_sizes
 from tailrace.sinks.valkey.key_template import KeyTemplate
-from tailrace.state.fold import final_images, fold, has_key, join_runs, new_values, require_whole
-
-I64 = npt.NDArray[np.int64]
+from tailrace.state.fold import has_key, join_runs, key_columns
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RowChange:
     rows: Images
     """Rows to write. Values that PostgreSQL did not send are in the rows at `sources`."""
     sources: pa.Array
-    """The key of each row before the change; NULL if the row is whole."""
+    """The key before the change of each row that lacks values."""
 
     @property
     def is_whole(self) -> bool:
@@ -122,45 +122,27 @@ def _row_change(runs: Sequence[TableChanges], template: KeyTemplate) -> RowChang
 
 
 def _net_change(changes: TableChanges, template: KeyTemplate) -> RowChange:
-    net = fold(changes)
-    is_gone = net.is_deleted | net.is_moved
-    is_written = ~net.is_deleted
-    rows = changes.new if net.is_inserted.all() and len(net) == len(changes) else final_images(changes, net, is_written)
-    origin, final = net.origin[is_written], net.final[is_written]
-    is_new = net.is_inserted[is_written]
-    require_whole(changes, rows.take(is_new), final[is_new])
-    keys = _keys(template, changes.relation, changes.target, rows)
-    sources = pa.nulls(len(keys), pa.string())
-    if rows.unchanged:
-        is_partial = np.any(list(rows.unchanged.values()), axis=0)
-        before = _origin_keys(changes, origin[is_partial], template)
-        places = np.zeros(len(keys), np.int64)
-        places[is_partial] = np.arange(int(is_partial.sum()))
-        sources = before.take(pa.array(places, mask=~is_partial))
-    removed = _origin_keys(changes, net.origin[is_gone], template)
-    return RowChange(changes.relation, changes.target, changes.span, False, removed, keys, rows, sources)
-
-
-def _origin_keys(changes: TableChanges, rows: I64, template: KeyTemplate) -> pa.Array:
-    """The keys before changes."""
-    has_old = pa.array(changes.old.present[rows])
-    indexes = pa.array(rows)
-
-    def texts(column: int) -> pa.Array:
-        return pc.if_else(
-            has_old, changes.old.batch.column(column).take(indexes), new_values(changes, column).take(indexes)
-        )
-
-    return template.keys(changes.relation, changes.target, texts, len(rows))
-
-
-def _keys(template: KeyTemplate, relation: Relation, target: tuple[str, str], rows: Images) -> pa.Array:
-    return template.keys(relation, target, rows.batch.column, len(rows))
+    relation, target = changes.relation, changes.target
+    net = net_effect(changes, lambda columns: template.keys_of(relation, target, columns))
+    require_sizes(net.rows.batch.columns, net.position, relation.qualified_name)
+    sources = net.old_keys
+    if net.rows.unchanged:
+        is_partial = net.is_partial
+        lacking = np.flatnonzero(is_partial & sources.is_null().to_numpy(zero_copy_only=False))
+        if len(lacking):
+            raise PoisonError(
+                f"{relation.qualified_name}, {net.position(int(lacking[0]))}: PostgreSQL did not send a value of a new"
+                " row",
+                "a row filter admits rows on update: set REPLICA IDENTITY FULL on the table, and load it again",
+                tuple([str(net.position(int(row))) for row in lacking]),
+            )
+        sources = pc.if_else(pa.array(is_partial), sources, pa.scalar(None, pa.string()))
+    return RowChange(relation, target, changes.span, False, net.removed, net.keys, net.rows, sources)
 
 
 def with_keys(relation: Relation, target: tuple[str, str], rows: Images, template: KeyTemplate) -> RowChange:
     """Return rows to write that are whole."""
-    keys = _keys(template, relation, target, rows)
+    keys = template.keys_of(relation, target, [rows.batch.column(index) for index in key_columns(relation)])
     none = pa.array([], pa.string())
     return RowChange(relation, target, "", False, none, keys, rows, pa.nulls(len(keys), pa.string()))
 

@@ -12,14 +12,11 @@ import pyarrow.compute as pc
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.pgoutput.decoder import Images, record_batch
-from tailrace.sinks.messages.payload import ColumnValues, Field, Record
-from tailrace.sinks.messages.payload_encoding import ENCODINGS, encode_record
+from tailrace.sinks.documents.json_value import json_values
+from tailrace.sinks.documents.row_document import row_documents
 from tailrace.sinks.messages.piece import join
 from tailrace.sinks.valkey import json_row
 from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head
-
-MAX_VALUE_BYTES: Final = 512 * 1024 * 1024
-"""The server's limit (`proto-max-bulk-len`), unless it was raised."""
 
 
 class RowEncoding(Protocol):
@@ -36,7 +33,7 @@ class RowEncoding(Protocol):
         """
 
 
-class HashEncoding:
+class HashRows:
     """A field for each column that is not NULL, with PostgreSQL's text."""
 
     def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
@@ -66,16 +63,12 @@ class HashEncoding:
         return _images(relation, [[value and value.decode() for value in answer] for answer in answers])
 
 
-class JsonEncoding:
+class JsonRows:
     """An object with a field for each column, as the messages' encoding `json` has it."""
 
     def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
         count = len(keys)
-        fields = [
-            Field(column.name, ColumnValues(texts, column))
-            for column, texts in zip(relation.columns, rows.batch.columns, strict=True)
-        ]
-        values = encode_record(ENCODINGS["json"], Record((), fields), count)
+        values = row_documents(rows, relation, values=json_values)
         pieces = [argument(b"SET"), argument(keys), argument(values)]
         if ttl_s:
             pieces += [argument(b"EX"), argument(str(ttl_s).encode())]
@@ -98,7 +91,7 @@ class JsonEncoding:
         return _images(relation, rows)
 
 
-ROW_ENCODINGS: Final[dict[str, RowEncoding]] = {"hash": HashEncoding(), "json": JsonEncoding()}
+ROW_ENCODINGS: Final[dict[str, RowEncoding]] = {"hash": HashRows(), "json": JsonRows()}
 
 
 def _images(relation: Relation, rows: Sequence[Sequence[str | None]]) -> Images:

@@ -16,7 +16,7 @@ from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.piece import join
 from tailrace.sinks.messages.progress import Progress
 from tailrace.sinks.valkey.client import ValkeyClient
-from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head
+from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head, require_sizes
 from tailrace.sinks.valkey.entry_id import EntryId, entry_ids
 from tailrace.sinks.valkey.options import ValkeyOptions
 from tailrace.sinks.valkey.sink_state import SinkState, Writer
@@ -49,6 +49,7 @@ class EntryTransport:
 
     def publish(self, messages: OutgoingMessages, after: Progress) -> None:
         """Add entries and store the progress in one transaction."""
+        require_sizes([messages.values], messages.at.position, "a stream")
         self._writer.watch()
         streams = messages.destinations.dictionary_encode()
         names = streams.dictionary.to_pylist()
