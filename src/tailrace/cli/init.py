@@ -99,8 +99,8 @@ url = "file:///var/lib/tailrace"
 
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages), valkey
-# (rows, streams or invalidation), or package.module:Class for a sink of your own. See docs/sinks.
+# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages),
+# valkey (rows, streams or invalidation), or package.module:Class for a sink of your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
