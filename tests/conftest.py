@@ -10,6 +10,7 @@ pytest_plugins = [
         "kafka",
         "debezium",
         "nats",
+        "opensearch",
         "postgres",
         "rabbitmq",
         "rest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from tests.contract.lake import Lake, LakeWithChangelog
 from tests.contract.message_destination import MessageDestination
 from tests.contract.rabbitmq_messages import RabbitMqQueue, RabbitMqStreams
 from tests.contract.scenario import Mark, Scenario, Table
+from tests.contract.search_indices import KEYLESS, SearchIndices
 from tests.contract.valkey_rows import ValkeyRows
 from tests.contract.valkey_streams import ValkeyStreams
 from tests.contract.webhook_receiver import HttpReceiver, WebhookReceiver
@@ -55,6 +56,7 @@ from tailrace.log.snapshot import MARKER_PREFIX
 SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "kafka", "rabbitmq streams", "rabbitmq queue", "webhook"),
+    "opensearch",
     *("valkey hash", "valkey json", "valkey stream"),
 ]
 
@@ -110,6 +112,10 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
         case "webhook":
             with HttpReceiver() as server:
                 yield WebhookReceiver(server, {"start": "snapshot"})
+        case "opensearch":
+            indices = SearchIndices(request.getfixturevalue("opensearch_server"))
+            yield indices
+            indices.close()
 
 
 @pytest.fixture
@@ -148,7 +154,7 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"))
     state = delivering.deliver(scenario.end)
     delivering.assert_holds(scenario, scenario.marks[-1], state)
-    assert _deliverable(destination, scenario.marks[-1]) <= state.tables.keys()
+    assert _oids(destination, scenario.marks[-1]) <= state.tables.keys()
     before = destination.fingerprint()
     again = delivering.deliver(scenario.end)
     assert again.cursor == state.cursor
@@ -186,14 +192,18 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
         state = delivering.deliver(mark.offset)
         delivering.assert_holds(scenario, mark, state)
     if not isinstance(destination, Lake):
-        assert _deliverable(destination, scenario.marks[-1]) <= state.tables.keys()
+        assert _oids(destination, scenario.marks[-1]) <= state.tables.keys()
     if isinstance(destination, RecorderFiles):
         _assert_order(destination)
 
 
-def _deliverable(destination: Destination, mark: Mark) -> set[int]:
-    """The tables that a destination can hold."""
-    without = destination.without if isinstance(destination, ValkeyRows) else ()
+def _oids(destination: Destination, mark: Mark) -> set[int]:
+    """The tables that the destination must have at the end."""
+    without: Sequence[str] = ()
+    if isinstance(destination, SearchIndices):
+        without = KEYLESS
+    elif isinstance(destination, ValkeyRows):
+        without = destination.without
     return {table.oid for name, table in mark.tables.items() if ".".join(name) not in without}
 
 

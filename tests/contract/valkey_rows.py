@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 from tests import oracle
 from tests.contract.destinations import delivered_tables, difference
-from tests.contract.expected_envelope import ExpectedEnvelope, normalize
-from tests.contract.scenario import Mark, Scenario, Table
+from tests.contract.document_row import comparable_row, postgres_text
+from tests.contract.scenario import Mark, Scenario
+from tests.fixtures.opensearch import Digits
 
-from tailrace.change import Lsn, Relation
+from tailrace.change import Lsn
 from tailrace.delivery.contract import State
 from tailrace.embedded.valkey import ValkeyServer
 
@@ -57,9 +58,10 @@ class ValkeyRows:
                 fields = {field for row in own for field in row}
                 assert fields <= {*table.columns}, f"{name}: {fields} of dropped columns"
                 continue
-            documents = Counter(json.dumps(normalize(row), sort_keys=True) for row in own)
-            expected = _documents(_relation(scenario, mark, table), table)
-            assert documents == expected, f"{name}: {documents - expected}, missing {expected - documents}"
+            types = {column["name"]: column["data_type"] for column in mark.described.get(name, ())}
+            documents = Counter(_row(document, table.columns, types) for document in own)
+            expected = Counter(_comparable(row, table.columns, types) for row in table.rows.elements())
+            assert documents == expected, f"{name}: {difference(documents, expected)}"
         assert set(connect(self.server).keys("tailrace:*")) >= {b"tailrace:tested"}
         assert not connect(self.server).keys("tailrace:tested:loaded:*"), "a load was not finished"
 
@@ -74,7 +76,8 @@ class ValkeyRows:
                 fields: dict[Any, Any] = client.hgetall(key)
                 found[key.decode()] = {name.decode(): value for name, value in fields.items()}
             else:
-                found[key.decode()] = json.loads(client.get(key) or b"")
+                text = client.get(key) or b""
+                found[key.decode()] = json.loads(text, parse_int=Digits, parse_float=Digits)
         return found
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
@@ -95,22 +98,15 @@ def _text(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _relation(scenario: Scenario, mark: Mark, table: Table) -> Relation:
-    """The table's definition at a mark."""
-    found = [s.relation for s in scenario.snapshots if s.relation.oid == table.oid and s.lsn <= mark.lsn]
-    changed = [
-        change.relation
-        for position, change in scenario.changes.items()
-        if change.relation is not None and change.relation.oid == table.oid and position.commit_lsn < mark.lsn
-    ]
-    return [*found, *changed][-1]
+def _row(document: Mapping[str, Any], columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
+    """A document as PostgreSQL's row."""
+    assert document.keys() == {*columns}
+    texts = [None if document[c] is None else postgres_text(document[c], types.get(c, "")) for c in columns]
+    return _comparable(tuple(None if text is None else text.encode() for text in texts), columns, types)
 
 
-def _documents(relation: Relation, table: Table) -> Counter[str]:
-    columns = {column.name: column for column in relation.columns}
-    envelope = ExpectedEnvelope()
-    found: Counter[str] = Counter()
-    for row, count in table.rows.items():
-        values = {name: envelope.value(value, columns[name]) for name, value in zip(table.columns, row, strict=True)}
-        found[json.dumps(normalize(values), sort_keys=True)] += count
-    return found
+def _comparable(row: oracle.Row, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
+    """A row in which JSON's null is NULL: in a document they are the same."""
+    found = comparable_row(row, columns, types)
+    is_json = [types.get(column) in ("json", "jsonb") for column in columns]
+    return tuple(None if json_ and value == b"null" else value for value, json_ in zip(found, is_json, strict=True))

@@ -64,7 +64,7 @@ def from_json(data: bytes, where: str) -> StoredState:
             raise CorruptError(f"{where} has format version {raw['version']}", "deliver with a newer Tailrace")
         pending = None if raw["pending"] is None else step_from_json(raw["pending"])
         return StoredState(
-            _state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]), raw.get("place", 0)
+            state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]), raw.get("place", 0)
         )
     except CorruptError:
         raise
@@ -80,7 +80,7 @@ def save(store: Store, sink: str, kept: StoredState) -> None:
 def to_json(kept: StoredState) -> str:
     raw = {
         "version": _VERSION,
-        "state": _state_to_json(kept.state),
+        "state": state_to_json(kept.state),
         "pending": None if kept.pending is None else step_to_json(kept.pending),
         "replays": kept.replays,
         "loaded": list(kept.loaded),
@@ -135,8 +135,8 @@ def published(store: Store, sink: str) -> Lsn | None:
 
 def step_to_json(step: Step) -> dict[str, Any]:
     return {
-        "before": _state_to_json(step.before),
-        "after": _state_to_json(step.after),
+        "before": state_to_json(step.before),
+        "after": state_to_json(step.after),
         "start": step.start.to_json(),
         "end": step.end.to_json(),
         "parts": step.parts,
@@ -154,8 +154,8 @@ def step_to_json(step: Step) -> dict[str, Any]:
 
 def step_from_json(raw: Mapping[str, Any]) -> Step:
     return Step(
-        _state_from_json(raw["before"]),
-        _state_from_json(raw["after"]),
+        state_from_json(raw["before"]),
+        state_from_json(raw["after"]),
         Offset.from_json(raw["start"]),
         Offset.from_json(raw["end"]),
         int(raw["parts"]),
@@ -171,14 +171,14 @@ def step_from_json(raw: Mapping[str, Any]) -> Step:
     )
 
 
-def _state_to_json(state: State) -> dict[str, Any]:
+def state_to_json(state: State) -> dict[str, Any]:
     return {
         "cursor": None if state.cursor is None else str(state.cursor),
         "tables": {str(oid): str(lsn) for oid, lsn in state.tables.items()},
     }
 
 
-def _state_from_json(raw: Mapping[str, Any]) -> State:
+def state_from_json(raw: Mapping[str, Any]) -> State:
     cursor = raw["cursor"]
     return State(
         None if cursor is None else Lsn.parse(cursor),

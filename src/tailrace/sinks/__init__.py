@@ -25,6 +25,7 @@ SINKS: Final = {
     "kafka": "tailrace.sinks.kafka:KafkaSink",
     "rabbitmq": "tailrace.sinks.rabbitmq:RabbitMqSink",
     "webhook": "tailrace.sinks.webhook:WebhookSink",
+    "opensearch": "tailrace.sinks.opensearch:OpenSearchSink",
     "valkey": "tailrace.sinks.valkey:ValkeySink",
 }
 """Imported when one is configured. Sinks of other packages are named likewise: `type = "package.module:Class"`."""

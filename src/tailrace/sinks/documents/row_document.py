@@ -33,15 +33,18 @@ def row_documents(
         images: The rows, as PostgreSQL's texts.
         relation: Their table.
         field_name: Returns a column's name in the document.
-        values: Returns a column's values as JSON.
+        values: Returns a column's values as JSON; NULL for those to leave out.
     """
     fields: list[JsonField] = []
     for index, column in enumerate(relation.columns):
         unsent = images.unchanged.get(index)
+        present = None if unsent is None else ~unsent
         encoded = values(images.batch.column(index), column)
-        fields.append(
-            (f"{quote_text(field_name(column.name))}:".encode(), encoded, None if unsent is None else ~unsent)
-        )
+        if encoded.null_count:
+            is_valid = encoded.is_valid().to_numpy(zero_copy_only=False)
+            present = is_valid if present is None else present & is_valid
+            encoded = encoded.fill_null(b"")
+        fields.append((f"{quote_text(field_name(column.name))}:".encode(), encoded, present))
     return enclose(b"{", fields, b"}", len(images))
 
 

@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Relation
+from tailrace.errors import DecodeError
 from tailrace.pgoutput.decoder import Images, record_batch
-from tailrace.sinks.documents.json_value import json_values
+from tailrace.sinks.documents.document_text import document_text
+from tailrace.sinks.documents.raw_json import members
 from tailrace.sinks.documents.row_document import row_documents
 from tailrace.sinks.messages.piece import join
-from tailrace.sinks.valkey import json_row
 from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head
 
 
@@ -64,11 +65,11 @@ class HashRows:
 
 
 class JsonRows:
-    """An object with a field for each column, as the messages' encoding `json` has it."""
+    """A JSON object with a field for each column."""
 
     def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
         count = len(keys)
-        values = row_documents(rows, relation, values=json_values)
+        values = row_documents(rows, relation)
         pieces = [argument(b"SET"), argument(keys), argument(values)]
         if ttl_s:
             pieces += [argument(b"EX"), argument(str(ttl_s).encode())]
@@ -86,12 +87,19 @@ class JsonRows:
                 continue
             if not isinstance(answer, bytes):
                 raise ValueError("not a string")
-            fields = json_row.fields(answer.decode())
-            rows.append([json_row.postgres_text(fields.get(column.name), column) for column in relation.columns])
+            found = _members(answer)
+            rows.append([document_text(found.get(column.name, "null"), column) for column in relation.columns])
         return _images(relation, rows)
 
 
 ROW_ENCODINGS: Final[dict[str, RowEncoding]] = {"hash": HashRows(), "json": JsonRows()}
+
+
+def _members(data: bytes) -> dict[str, str]:
+    try:
+        return members(data.decode())
+    except (DecodeError, ValueError, IndexError):
+        raise ValueError("not a JSON object") from None
 
 
 def _images(relation: Relation, rows: Sequence[Sequence[str | None]]) -> Images:
