@@ -15,7 +15,7 @@ import pyarrow as pa
 from tailrace.change import Relation
 from tailrace.delivery.contract import Part
 from tailrace.delivery.sink_settings import SinkContext
-from tailrace.errors import PoisonError
+from tailrace.errors import ConfigError, PoisonError
 from tailrace.finding import Finding
 from tailrace.log.decoding import DELETE, UPDATE, TableChanges
 from tailrace.sinks.messages.batching import merge_small
@@ -90,6 +90,8 @@ class InvalidationSink(MessageSink[ValkeyOptions]):
 
     def __init__(self, name: str, options: ValkeyOptions, context: SinkContext) -> None:
         super().__init__(name, options.validate(), context)
+        if context.common.start == "snapshot":
+            raise ConfigError("mode 'invalidate' delivers only changes", "use earliest, latest, an LSN or a time")
 
     def template(self) -> DestinationTemplate:
         return self._options.template(self._database).names

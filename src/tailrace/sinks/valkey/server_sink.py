@@ -60,7 +60,6 @@ class ServerSink(MessageSink[ValkeyOptions]):
 
     def open(self) -> State:
         state = super().open()
-        require_suitable(self._connected(), self._options)
         self._loss = self._find_loss(state)
         return state
 
@@ -94,8 +93,10 @@ class ServerSink(MessageSink[ValkeyOptions]):
             client.close()
 
     def _connected(self) -> ValkeyClient:
+        """Return the driver's connection, to a server on which the sink can keep its promises."""
         if self._client is None:
             self._client = ValkeyClient(self._options, f"tailrace-{self.name}")
+            require_suitable(self._client, self._options)
         return self._client
 
     @property
