@@ -56,26 +56,13 @@ class EntryTransport:
         self._learn([name for name in names if name not in self._last])
         ids, last = entry_ids(messages.at, streams.indices.to_numpy(), [self._last[name] for name in names])
         batch = CommandBatch()
-        batch.add_each(self._commands(messages.with_position_headers(), ids))
+        batch.add_each(entry_commands(messages, ids, self._max_entries))
         pairs = zip(names, map(str, last), strict=True)
         batch.add("HSET", self._state.keys.streams, *[text for pair in pairs for text in pair])
         self._state.add_progress(batch, after)
         self._writer.run(batch, str(messages.at.position(0)))
         self._last |= dict(zip(names, last, strict=True))
         self._progress = after
-
-    def _commands(self, messages: OutgoingMessages, ids: pa.Array) -> pa.Array:
-        count = len(messages)
-        columns = {VALUE: messages.values, **({KEY: messages.keys} if messages.keys is not None else {})}
-        fields = np.zeros(count, np.int64)
-        pieces: list[Piece] = []
-        for name, values in {**columns, **messages.headers}.items():
-            fields += values.is_valid().to_numpy(zero_copy_only=False)
-            pair = join([argument(name.encode()), argument(values)], count)
-            pieces.append(pair.fill_null(b"") if values.null_count else pair)
-        limit = [b"MAXLEN", b"~", str(self._max_entries).encode()] if self._max_entries else []
-        start: list[Piece] = [argument(b"XADD"), argument(messages.destinations), *map(argument, limit), argument(ids)]
-        return join([head(pa.array(len(start) + 2 * fields)), *start, *pieces], count)
 
     def _learn(self, names: Sequence[str]) -> None:
         """Read the last id of streams that were not used yet, and refuse those that somebody else writes to."""
@@ -114,3 +101,19 @@ class EntryTransport:
         assert isinstance(answer, list)
         info = dict(zip(answer[::2], answer[1::2], strict=True))
         return EntryId.parse(info[b"last-generated-id"])
+
+
+def entry_commands(messages: OutgoingMessages, ids: pa.Array, max_entries: int = 0) -> pa.Array:
+    """Return the command that adds each message to its stream, with all headers. 0: streams retain everything."""
+    messages = messages.with_position_headers()
+    count = len(messages)
+    columns = {VALUE: messages.values, **({KEY: messages.keys} if messages.keys is not None else {})}
+    fields = np.zeros(count, np.int64)
+    pieces: list[Piece] = []
+    for name, values in {**columns, **messages.headers}.items():
+        fields += values.is_valid().to_numpy(zero_copy_only=False)
+        pair = join([argument(name.encode()), argument(values)], count)
+        pieces.append(pair.fill_null(b"") if values.null_count else pair)
+    limit = [b"MAXLEN", b"~", str(max_entries).encode()] if max_entries else []
+    start: list[Piece] = [argument(b"XADD"), argument(messages.destinations), *map(argument, limit), argument(ids)]
+    return join([head(pa.array(len(start) + 2 * fields)), *start, *pieces], count)
