@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"errors"},
     {"maven", "rate", "retry", "text"},
     {"change", "column_name", "finding", "types", "settings"},
-    {"store", "pgoutput", "postgres", "http"},
+    {"store", "pgoutput", "postgres", "http", "slatedb"},
     {"log"},
     {"state"},
     {"capture", "delivery"},
@@ -74,6 +74,15 @@ def test_sinks_do_not_import_each_other(sink: Path) -> None:
 @pytest.mark.parametrize("heavy", ["pyspark", "numba", "duckdb", "pandas"])
 def test_capture_does_not_import(heavy: str) -> None:
     code = f"import sys, tailrace.cli.capture; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_import_of_the_package_is_light() -> None:
+    """`from tailrace import WalReader` loads the compiler only when it reads."""
+    code = (
+        "import sys, tailrace; assert not {'pyarrow', 'numpy', 'obstore'} & set(sys.modules);"
+        "tailrace.WalReader; sys.exit('numba' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

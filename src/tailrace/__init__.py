@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tailrace.change import Change, Lsn, Position
     from tailrace.log.reader import LogReader
+    from tailrace.slatedb.wal_reader import WalReader
 
-__all__ = ["Change", "LogReader", "Lsn", "Position"]
+__all__ = ["Change", "LogReader", "Lsn", "Position", "WalReader"]
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,7 @@ _MODULES = {
     "LogReader": "tailrace.log.reader",
     "Lsn": "tailrace.change",
     "Position": "tailrace.change",
+    "WalReader": "tailrace.slatedb.wal_reader",
 }
 
 

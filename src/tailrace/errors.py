@@ -11,7 +11,7 @@
     ├── StoreRefused       the object store rejected a request: permissions, no such bucket, disk full
     ├── FencedError        another capture writes this log
     ├── CorruptError       bytes in the store differ from what was written
-    ├── DecodeError        a message or value does not follow PostgreSQL's format
+    ├── DecodeError        a message or value does not follow PostgreSQL's format, or a WAL file SlateDB's
     ├── SnapshotError      a snapshot could not be taken
     ├── SparkError         Spark or its Java cannot be started, or failed
     ├── SinkError          a destination is unreachable, or the connection broke     (retry helps)

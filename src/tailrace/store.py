@@ -54,17 +54,21 @@ class Store:
         self._backend = backend
 
     @staticmethod
-    def open(url: str, options: Mapping[str, str] | None = None) -> Store:
+    def open(url: str, options: Mapping[str, str] | None = None, *, must_exist: bool = False) -> Store:
         """Open the store at a URL.
 
         `url` is `file:///path` (or a plain path), `s3://`, `gs://`, `az://` or `memory://name`. Credentials come from
-        `options`, or from the environment variables that the cloud's own tools read.
+        `options`, or from the environment variables that the cloud's own tools read. A directory that does not exist is
+        created, or with `must_exist` refused: a reader of others' files would never see a wrong path otherwise.
         """
         parts = urlsplit(url)
         if parts.scheme in ("", "file"):
             if parts.netloc not in ("", "localhost"):
                 raise ConfigError(f"store {url}: a file URL has no host", "write file:///absolute/path")
-            return FileStore(Path(unquote(parts.path)).expanduser().absolute())
+            root = Path(unquote(parts.path)).expanduser().absolute()
+            if must_exist and not root.is_dir():
+                raise StoreRefused(f"store {url}: no such directory", "correct the URL, or create the directory")
+            return FileStore(root)
         if parts.scheme == "memory":
             return Store(url, _memory.setdefault(url, MemoryStore()))
         if parts.scheme not in ("s3", "gs", "az", "abfs", "abfss"):

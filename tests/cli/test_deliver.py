@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,8 @@ import pytest
 from tests.capturing import tailrace
 
 from tailrace.cli import deliver
-from tailrace.delivery import control
+from tailrace.delivery import control, status
+from tailrace.delivery.status import SinkStatus
 from tailrace.store import Store
 
 _SINK = """
@@ -40,17 +42,20 @@ def _run(env: dict[str, str], command: list[str]) -> subprocess.CompletedProcess
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sink", "replika"], ["no sink 'replika'", "did you mean replica?"]),
-        (["--rewind", "snapshot"], ["--rewind needs exactly one --sink"]),
-        (["--reload", "public.t"], ["--reload needs exactly one --sink"]),
-        (["--reload", "t", "--sink", "replica"], ["'t' is not a pattern of table names"]),
-        (["--pause", "other"], ["no sink 'other'"]),
-        (["--once"], ["sink replica is paused", "--resume replica"]),
+        (["deliver", "--sink", "replika"], ["no sink 'replika'", "did you mean replica?"]),
+        (["deliver", "--once"], ["sink replica is paused", "sink resume replica"]),
+        (["sink", "pause", "other"], ["no sink 'other'"]),
+        (["sink", "reload", "replica", "t"], ["'t' is not a pattern of table names"]),
+        (["sink", "rewind", "replica", "yesterday"], ["'yesterday'", "an ISO time"]),
+        (["sink", "forget", "replica"], ["sink replica is configured"]),
+        (["sink", "forget", "other"], ["the store knows no sink 'other'"]),
+        (["sink", "paus", "replica"], ["No such command 'paus'", "Did you mean 'pause'?"]),
+        (["stauts"], ["No such command 'stauts'", "Did you mean 'status'?"]),
     ],
 )
 def test_errors_say_what_to_do(arguments: list[str], words: list[str], env: dict[str, str], tmp_path: Path) -> None:
     control.pause(Store.open(str(tmp_path / "store")), "replica")
-    done = _run(env, tailrace("deliver", *arguments))
+    done = _run(env, tailrace(*arguments))
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     for word in words:
@@ -68,16 +73,38 @@ def test_the_error_without_a_sink_has_an_example(command: str, tmp_path: Path) -
 def test_control_requests_work_without_spark(env: dict[str, str], tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     without = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", without, "deliver"]
-    assert _run(env, [*command, "--pause", "replica"]).returncode == 0
+    command = [sys.executable, "-c", without]
+    assert _run(env, [*command, "sink", "pause", "replica"]).returncode == 0
     assert control.load(store, "replica").is_paused
-    assert _run(env, [*command, "--resume", "replica"]).returncode == 0
+    assert _run(env, [*command, "sink", "resume", "replica"]).returncode == 0
     assert not control.load(store, "replica").is_paused
-    assert _run(env, [*command, "--sink", "replica", "--reload", "public.a", "--reload", "public.b"]).returncode == 0
+    assert _run(env, [*command, "sink", "reload", "replica", "public.a", "public.b"]).returncode == 0
     assert control.load(store, "replica").reload == ("public.a", "public.b")
-    delivering = _run(env, [*command, "--once"])
+    without_snapshot = _run(env, [*command, "sink", "rewind", "replica", "snapshot"])
+    assert without_snapshot.returncode == 1
+    assert "take one with `tailrace snapshot`" in without_snapshot.stderr
+    delivering = _run(env, [*command, "deliver", "--once"])
     assert delivering.returncode == 1
     assert "pip install 'tailrace[spark]'" in delivering.stderr
+
+
+def test_a_sink_that_was_removed_is_listed_until_it_is_forgotten(env: dict[str, str], tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    control.pause(store, "replica")
+    removed = SinkStatus.initial("removed", "files", "running")
+    status.save(store, removed)
+    listed = _run(env, tailrace("sink", "list"))
+    assert [line.split()[:3] for line in listed.stdout.splitlines()[1:3]] == [
+        ["replica", "postgres", "new"],
+        ["removed", "files", "running"],
+    ]
+    assert "`tailrace sink forget removed` removes it" in listed.stdout
+    refused = _run(env, tailrace("sink", "forget", "removed"))
+    assert refused.returncode == 1
+    assert "some process delivers to it" in refused.stderr
+    status.save(store, replace(removed, state="stopped"))
+    assert _run(env, tailrace("sink", "forget", "removed")).returncode == 0
+    assert [info.key for info in store.list("cursors")] == ["cursors/replica/control.json"]
 
 
 def test_a_sink_that_has_not_started_yet_can_be_paused_and_resumed(tmp_path: Path) -> None:

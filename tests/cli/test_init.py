@@ -59,5 +59,5 @@ def test_help_and_version_import_no_command(working_directory: Path) -> None:
     )
     for option in ("--help", "--version"):
         done = subprocess.run([sys.executable, "-c", program, option], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "[]"
+        assert done.stdout.splitlines()[-1] == "['tailrace.cli.global_option']"
         assert "tailrace" in done.stdout

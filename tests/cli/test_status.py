@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,17 +17,19 @@ from tests.fixtures.store import StoreAddress
 from tests.ops.test_http import SINK
 
 from tailrace.change import Lsn
+from tailrace.cli import output
 from tailrace.delivery import status
+from tailrace.ops.probe import log_status
 from tailrace.store import Store
 
 # Simulates an installation without Spark.
 _WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from tailrace.cli import main; main(sys.argv[1:])"
 
 
-def run_status(env: dict[str, str], *arguments: str) -> str:
+def run_status(env: dict[str, str], *arguments: str, is_wrong: bool = False) -> str:
     command = [sys.executable, "-c", _WITHOUT_SPARK, "status", *arguments]
     done = subprocess.run(command, env=env | {"COLUMNS": "160"}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == is_wrong, done.stderr
     return done.stdout
 
 
@@ -41,10 +44,13 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
         name = "unused"
     """)
     env = environment(database, *s3_address) | {"TAILRACE_CONFIG": str(config)}
-    nothing = run_status(env)
+    nothing = run_status(env, is_wrong=True)
     assert "slot tailrace does not exist yet" in nothing
     assert "run `tailrace capture` to start the log" in nothing
-    assert "never ran" in nothing
+    assert [line.split()[:3] for line in nothing.splitlines()[-2:]] == [
+        ["replica", "postgres", "new"],
+        ["unused", "files", "new"],
+    ]
 
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture_to_end(env)
@@ -53,23 +59,40 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))")
     store = Store.open(*s3_address)
     now = datetime.now(UTC)
-    status.save(store, replace(SINK, name="replica", lag_bytes=2_500_000, dead_letters=3, updated_at=now))
+    log = log_status(store)
+    assert log.first is not None
+    # The process that delivers may hang: what it last said about its lag does not count.
+    delivered = replace(SINK, cursor=log.first.commit_lsn, lag_bytes=0, lag_seconds=0.0)
+    status.save(store, replace(delivered, name="replica", dead_letters=3, updated_at=now))
     silent = replace(
         SINK, name="silent", state="retrying", last_error="cannot be [reached]", last_error_hint="look there"
     )
     status.save(store, replace(silent, updated_at=now - timedelta(hours=1)))
 
-    overview: dict[str, Any] = json.loads(run_status(env, "--json"))
+    overview: dict[str, Any] = json.loads(run_status(env, "--json", is_wrong=True))
     assert overview["source"]["is_active"] is False
     assert overview["source"]["wal_held_bytes"] > 100_000
     assert overview["log"]["last"].endswith(":10"), "the commit follows ten changes"
     assert Lsn.parse(overview["log"]["end_lsn"]) <= Lsn.parse(overview["source"]["confirmed_lsn"])
     assert overview["log"]["bytes"] > 0
-    assert [(s["name"], s["is_silent"]) for s in overview["sinks"]] == [("replica", False), ("silent", True)]
-    assert overview["faults"] == ["sink silent is retrying: cannot be [reached]: look there"]
+    sinks = {sink["name"]: sink for sink in overview["sinks"]}
+    assert [(name, sink["is_silent"]) for name, sink in sinks.items()] == [
+        ("replica", False),
+        ("unused", False),
+        ("silent", True),
+    ]
+    retrying, silence = overview["faults"]
+    assert retrying == "sink silent is retrying: cannot be [reached]: look there"
+    assert re.fullmatch(r"sink silent has no status for 36\d\d s: deliver hangs, or does not run", silence)
+    distance = log.end_lsn - log.first.commit_lsn
+    assert distance > 0
+    assert sinks["replica"]["lag_bytes"] == distance
+    assert sinks["unused"]["lag_bytes"] >= distance, "it has the whole log before it"
+    assert sinks["replica"]["lag_seconds"] > 0
+    assert sinks["unused"]["state"] == "new"
 
-    screen = run_status(env)
-    for words in ("not in use", "WAL held back", "objects", "2.5 MB", "running", "never ran"):
+    screen = run_status(env, is_wrong=True)
+    for words in ("not in use", "WAL held back", "objects", output.size(distance), "running", "new"):
         assert words in screen
     assert "replica: 3 dead letters: `tailrace deadletter list replica`" in screen
     assert "silent: cannot be [reached]. look there" in screen
@@ -85,7 +108,7 @@ def test_an_unreachable_source_is_shown_as_unknown(database: Database, file_addr
         "TAILRACE_SOURCE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
         "PGPASSWORD": "planted-secret",
     }
-    screen = run_status(unreachable)
+    screen = run_status(unreachable, is_wrong=True)
     assert "unknown" in screen
     assert "ends at" in screen
     assert "planted-secret" not in screen

@@ -23,7 +23,7 @@ def test_a_table_outside_the_warehouse_stops_the_sink(tmp_path: Path) -> None:
         with pytest.raises(SinkDiverged, match="is not in the warehouse") as raised:
             access(f"{tmp_path}/elsewhere/public/orders/a.parquet")
         assert not raised.value.retry
-        assert "--rewind snapshot" in raised.value.hint
+        assert "sink rewind … snapshot" in raised.value.hint
 
 
 def test_a_missing_file_is_retried(tmp_path: Path) -> None:

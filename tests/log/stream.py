@@ -25,7 +25,8 @@ from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_START_US = 1_750_000_000_000_000
+START_US = 1_750_000_000_000_000
+"""When the first transaction commits; each other one a second after the one before it."""
 
 
 def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *, own: bool = False) -> Relation:
@@ -175,7 +176,7 @@ class Server:
         return at
 
     def _time(self) -> datetime:
-        return EPOCH + timedelta(microseconds=_START_US + len(self.sent) * 1_000_000 + self.rng.randrange(1000))
+        return EPOCH + timedelta(microseconds=START_US + len(self.sent) * 1_000_000 + self.rng.randrange(1000))
 
 
 def _oids(relations: Sequence[Relation]) -> list[int]:

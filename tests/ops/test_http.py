@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import httpx
@@ -26,6 +26,8 @@ from tailrace.settings import HttpSettings, Secret
 from tailrace.settings.address import is_loopback
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FAR = datetime(2999, 1, 1, tzinfo=UTC)
+"""A status that stays fresh."""
 
 SINK = SinkStatus(
     name='odd"\\name',
@@ -44,7 +46,7 @@ SINK = SinkStatus(
     recoveries=1,
     last_step_seconds=0.25,
     dead_letters=0,
-    updated_at=TIME,
+    updated_at=FAR,
 )
 HEALTHY = Overview(
     SourceStatus("tailrace", True, "reserved", Lsn(0x1_0000_0100), 4096),
@@ -90,6 +92,19 @@ def serving(fake: FakeService, **settings: Any) -> Iterator[httpx.Client]:
     http = HttpSettings(port=free_port(), **settings)
     with HttpServer(http, routes(fake.service())) as server, httpx.Client(base_url=server.url) as client:
         yield client
+
+
+def test_a_sink_whose_process_hangs_is_a_fault() -> None:
+    """It says that it is running, and nothing since."""
+    silent = replace(SINK, name="lake", updated_at=datetime.now(UTC) - timedelta(seconds=31))
+    assert silent.state == "running"
+    with serving(FakeService(replace(HEALTHY, sinks=[silent]))) as client:
+        health = client.get("/health")
+        assert health.status_code == 503
+        (fault,) = health.json()["faults"]
+        assert re.fullmatch(r"sink lake has no status for 3\d s: deliver hangs, or does not run", fault)
+    for state in ("new", "stopped"):
+        assert not Overview(sinks=[replace(silent, state=state)]).faults, "nobody expects a status"
 
 
 def test_health_status_and_page() -> None:

@@ -233,7 +233,7 @@ def test_another_writer_is_detected(log: CapturedDatabase, replica: Database, me
     log.catch_up()
     with pytest.raises(SinkDiverged) as raised:
         deliver(sink_to(replica), log.store, limits=_ALL)
-    assert "--sink replica --rewind snapshot" in raised.value.hint
+    assert "sink rewind replica snapshot" in raised.value.hint
     assert [rows_of(replica, "public", table) for table in ("t", "bag")] == before
 
 

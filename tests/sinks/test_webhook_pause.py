@@ -66,7 +66,7 @@ def test_gone_pauses_and_resume_continues(tmp_path: Path, spark: SparkSession, m
             assert not running.wait(running.end(), 60)
             assert REASON in (pipeline.status().last_error or "")
             assert len(server.requests) == asked
-            assert "sink hook is resumed" in _run(tmp_path, "deliver", "--resume", "hook")
+            assert "sink hook is resumed" in _run(tmp_path, "sink", "resume", "hook")
             assert wait_until(lambda: not pipeline.is_paused_by_destination, 30)
             assert running.wait(running.end(), 120), pipeline.status()
             assert pipeline.status().last_error is None

@@ -24,7 +24,7 @@ from tailrace.delivery.pipeline import Pipeline
 from tailrace.delivery.step import PlannedStep, Stepper
 from tailrace.delivery.task import TaskResult, run_in_process
 from tailrace.embedded.process import wait_until
-from tailrace.errors import GapError, SinkError, StoreError, TailraceError
+from tailrace.errors import GapError, SinkError, StoreError
 from tailrace.log.reader import LogReader
 from tailrace.retry import Backoff
 from tailrace.spark.engine import Engine
@@ -478,10 +478,15 @@ def test_rewind_delivers_again_from_there(
     with delivering(spark, store, [{"name": "rewound", "start": "earliest"}]) as engine:
         assert engine.wait(engine.end(), 180)
         everything = list(memory.positions)
-        engine.sinks["rewound"].rewind(str(everything[6].commit_lsn))
+        control.rewind(store, "rewound", str(everything[6].commit_lsn))
         assert wait_until(lambda: memory.positions == everything + everything[6:], 180)
-        with pytest.raises(TailraceError):
-            engine.sinks["rewound"].rewind("yesterday")
+        assert wait_until(lambda: not control.load(store, "rewound").rewind, 30), "it is done once"
+        # A request that cannot be fulfilled stops the sink, and the next one starts it again.
+        control.rewind(store, "rewound", "yesterday")
+        assert wait_until(lambda: engine.sinks["rewound"].has_failed, 30)
+        assert "yesterday" in str(engine.sinks["rewound"].error)
+        control.rewind(store, "rewound", str(everything[9].commit_lsn))
+        assert wait_until(lambda: memory.positions == everything + everything[6:] + everything[9:], 180)
     assert memory.state.cursor is not None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tailrace.cli.global_option import with_global_options
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ COMMANDS: Final = {
     "status": "Show the status of the source, the log and the sinks.",
     "capture": "Stream changes from the source into the log.",
     "deliver": "Deliver changes from the log to the sinks.",
-    "sink": "Show what a sink would deliver.",
+    "sink": "List, pause, resume, reload, rewind, forget and test sinks.",
     "deadletter": "List, show and replay changes that destinations rejected.",
     "query": "Serve the lake's tables over the PostgreSQL protocol.",
     "snapshot": "Take snapshots of tables while capture runs.",
@@ -44,8 +45,9 @@ DEFAULT_CONFIG: Final = Path("tailrace.toml")
 class Invocation:
     """The global options. Commands receive it through `@click.pass_obj`."""
 
-    config: Path | None
+    config: Path | None = None
     log_level: int = logging.INFO
+    log_format: str = "text"
 
     def settings(self, *requires: str) -> Settings:
         """Load settings from the file and the environment. `requires` names the sections whose `url` must be set."""
@@ -71,7 +73,17 @@ class Invocation:
     def child_command(self, *arguments: str) -> list[str]:
         """Return the command line that runs a command with the same settings in a child process."""
         config = ["--config", str(self.config)] if self.config is not None else []
-        return [sys.executable, "-m", "tailrace", *config, *arguments]
+        return [*self._program(), *config, *arguments]
+
+    def _program(self) -> list[str]:
+        level = logging.getLevelName(self.log_level).lower()
+        return [sys.executable, "-m", "tailrace", "--log-level", level, "--log-format", self.log_format]
+
+    def start_logging(self) -> None:
+        """Log to stderr, as the global options say."""
+        from tailrace.cli import output
+
+        output.log_to_stderr(self.log_level, self.log_format)
 
     def _load(self, requires: tuple[str, ...]) -> Settings:
         from tailrace.settings import load
@@ -88,7 +100,15 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"tailrace.cli.{cmd_name}").command
-        return command
+        return with_global_options(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -104,18 +124,16 @@ class _Commands(click.Group):
             ctx.exit(2 if isinstance(error, ConfigError) else 1)
 
 
-@click.group(cls=_Commands)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="TAILRACE_CONFIG",
-    help="Settings file. Default: tailrace.toml, if it exists. TAILRACE_<SECTION>_<KEY> variables override it.",
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "obj": Invocation()})
 @click.version_option(package_name="tailrace", prog_name="tailrace")
-@click.pass_context
-def main(ctx: click.Context, config: Path | None) -> None:
+def main() -> None:
     """Capture changes from PostgreSQL into a durable log on an object store, and deliver them to any number of sinks.
 
     To see it work, run `tailrace demo`. To start with your own database, run `tailrace init`, then `check`, then `run`.
+    The options below can also stand after the command.
+
+    Exit codes: 0 success, 1 failure, 2 wrong settings or arguments, 130 stopped by a second signal.
     """
-    ctx.obj = Invocation(config)
+
+
+with_global_options(main, is_hidden=False)

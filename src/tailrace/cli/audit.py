@@ -38,7 +38,12 @@ def command(ctx: click.Context) -> None:
         # If the slot is dropped at shutdown, the next run starts with a new slot. The changes in between are a gap.
         capture = ("--accept-gap",) if env.cleans_up else ()
         ctx.obj = CompatibleInvocation(
-            None, env.log_level, own_settings=env.settings, command=("audit",), capture_flags=capture
+            None,
+            env.log_level,
+            ctx.obj.log_format,
+            own_settings=env.settings,
+            command=("audit",),
+            capture_flags=capture,
         )
         if ctx.invoked_subcommand is None:
             _run(ctx.obj, env)
@@ -47,7 +52,7 @@ def command(ctx: click.Context) -> None:
 def _run(invocation: CompatibleInvocation, env: BemiEnvironment) -> None:
     from tailrace.cli.run import serve, supervise
 
-    output.log_to_stderr(env.log_level)
+    invocation.start_logging()
     # Monitoring runs on other machines, so status is readable there. Control requests need a token that nobody knows.
     http = HttpSettings(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
     ports = sorted({port for port in (env.health_port, env.metrics_port) if port is not None})
@@ -113,7 +118,7 @@ def verify(invocation: Invocation, sink: str | None) -> None:
     if report.differences:
         raise CorruptError(
             f"{options.table} differs from the log in {len(report.differences):,} of {report.changes:,} changes",
-            "`tailrace log verify` checks the log itself; `tailrace deliver --rewind` writes missing rows again",
+            "`tailrace log verify` checks the log itself; `tailrace sink rewind` writes missing rows again",
         )
     click.echo(f"{report.changes:,} changes up to {report.reached}: the table matches the log")
 

@@ -56,13 +56,15 @@ def command(ctx: click.Context, slot: str, publication: str, port: int, is_json:
     flags = [*["--json"] * is_json, *["--zstd"] * is_zstd]
     command_line = ("bridge", "--slot", slot, "--pub", publication, *flags)
     assert isinstance(ctx.obj, Invocation)
-    ctx.obj = CompatibleInvocation(None, ctx.obj.log_level, own_settings=settings, command=command_line)
+    ctx.obj = CompatibleInvocation(
+        None, ctx.obj.log_level, ctx.obj.log_format, own_settings=settings, command=command_line
+    )
     if ctx.invoked_subcommand is None:
         _run(ctx.obj, settings, port)
 
 
 def _run(invocation: CompatibleInvocation, settings: Settings, port: int) -> None:
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     started_at = time.monotonic()
     # If either capture or delivery fails, nothing is bridged, so the command must fail too.
     last = supervise(invocation, settings, partial(_serve, settings, port, started_at), all_or_nothing=True)

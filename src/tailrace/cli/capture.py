@@ -11,7 +11,7 @@ import click
 from tailrace.capture.bootstrap import Bootstrap
 from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
-from tailrace.cli import Invocation, output, status_line
+from tailrace.cli import Invocation, status_line
 from tailrace.cli.stop_signal import on_stop
 from tailrace.log.maintenance import LogMaintenance
 from tailrace.ops import supervisor_socket
@@ -48,7 +48,7 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     a hint about what to do.
     """
     settings = invocation.settings()
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)

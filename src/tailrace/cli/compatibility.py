@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,7 +30,7 @@ class CompatibleInvocation(Invocation):
 
     def child_command(self, *arguments: str) -> list[str]:
         more = self.capture_flags if arguments[:1] == ("capture",) else ()
-        return [sys.executable, "-m", "tailrace", *self.command, PROCESS_GROUP, *arguments, *more]
+        return [*self._program(), *self.command, PROCESS_GROUP, *arguments, *more]
 
 
 def process_group() -> click.Group:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 
 import click
 
-from tailrace import sinks
 from tailrace.change import Position
 from tailrace.cli import Invocation
+from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.delivery import dead_letters
 from tailrace.delivery.dead_letters import DeadLetter
 from tailrace.delivery.sink_settings import ConfiguredSink
@@ -18,7 +17,6 @@ from tailrace.errors import ConfigError, GapError, SinkRefused
 from tailrace.log.reader import LogReader
 from tailrace.log.terminal import printable
 from tailrace.settings import Settings
-from tailrace.settings.parser import did_you_mean
 from tailrace.store import Store
 
 
@@ -97,7 +95,7 @@ def replay(invocation: Invocation, sink: str, positions: tuple[Position, ...], i
     settings = invocation.settings("store")
     if is_all == bool(positions):
         raise ConfigError("name the positions to replay, or use --all", f"`tailrace deadletter list {sink}`")
-    configured = _configured(settings, sink)
+    configured = find_sink(configured_sinks(settings), sink)
     store = _store(settings)
     letters = list(dead_letters.load_all(store, sink)) if is_all else [_letter(store, sink, p) for p in positions]
     _check_replayable(configured, LogReader(store), letters)
@@ -121,13 +119,6 @@ def _check_replayable(configured: ConfiguredSink, reader: LogReader, letters: Se
                 f"the log no longer has the change at {letter.position}: it cannot be replayed",
                 f"`tailrace deadletter show {name} {letter.position}` prints the change",
             )
-
-
-def _configured(settings: Settings, name: str) -> ConfiguredSink:
-    configured = {sink.name: sink for sink in sinks.from_settings(settings, os.environ)}
-    if name not in configured:
-        raise ConfigError(f"there is no sink {name!r}{did_you_mean(name, list(configured))}")
-    return configured[name]
 
 
 def _letter(store: Store, sink: str, position: Position) -> DeadLetter:

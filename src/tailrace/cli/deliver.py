@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tailrace import sinks
-from tailrace.cli import Invocation, output, status_line
+from tailrace.cli import Invocation, status_line
+from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery import control
 from tailrace.delivery.sink_settings import ConfiguredSink
@@ -20,20 +20,11 @@ from tailrace.errors import ConfigError, SparkError
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import Overview
 from tailrace.settings import Settings
-from tailrace.settings.parser import did_you_mean
-from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
 if TYPE_CHECKING:
     from tailrace.log.planner import Offset
     from tailrace.spark.engine import Engine
-
-_EXAMPLE = """\
-add one to tailrace.toml, for example
-  [[sink]]
-  type = "postgres"
-  name = "replica"
-  url = "postgresql://user@host/database\""""
 
 _POLL_SECONDS = 0.25
 
@@ -43,54 +34,21 @@ _POLL_SECONDS = 0.25
 @click.option(
     "--once", is_flag=True, help="Deliver what is in the log now, then exit: with 0, or with 1 if a sink failed."
 )
-@click.option(
-    "--rewind",
-    metavar="LSN|TIME|snapshot",
-    help="Deliver again from this point. Needs one --sink. Table sinks load their tables again.",
-)
-@click.option(
-    "--reload",
-    "tables",
-    multiple=True,
-    metavar="TABLE",
-    help="Reload a table from its newest snapshot, then exit. Needs one --sink, which may run on any machine.",
-)
 @click.option("--master", metavar="URL", help="Spark master. Default: all processors of this machine.")
-@click.option(
-    "--pause", metavar="NAME", help="Pause a sink until it is resumed, then exit. The sink may run on any machine."
-)
-@click.option("--resume", metavar="NAME", help="Resume a sink that is paused or has failed, then exit.")
 @click.pass_obj
-def command(
-    invocation: Invocation,
-    names: tuple[str, ...],
-    once: bool,
-    rewind: str | None,
-    tables: tuple[str, ...],
-    master: str | None,
-    pause: str | None,
-    resume: str | None,
-) -> None:
+def command(invocation: Invocation, names: tuple[str, ...], once: bool, master: str | None) -> None:
     """Deliver changes from the log to the configured sinks. Each sink continues from its own cursor.
 
     SIGTERM and Ctrl-C finish the current step, then exit with 0. A second signal exits at once; the next run repeats
     what was not finished. A sink that fails permanently stops alone. The command ends when all sinks have failed.
     """
     settings = invocation.settings("store")
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     configured = configured_sinks(settings)
     store = Store.open(settings.store.url, settings.store.options)
-    if pause is not None or resume is not None:
-        _pause_and_resume(store, configured, pause, resume)
-        return
-    chosen = _chosen(configured, names)
-    if tables:
-        _reload(store, chosen, names, tables)
-        return
-    if rewind is not None and len(names) != 1:
-        raise ConfigError("--rewind needs exactly one --sink", "name the sink that is to deliver again")
+    chosen = [find_sink(configured, name) for name in dict.fromkeys(names)] or configured
     if once and (paused := [c.name for c in chosen if control.load(store, c.name).is_paused]):
-        raise ConfigError(f"sink {paused[0]} is paused", f"tailrace deliver --resume {paused[0]}")
+        raise ConfigError(f"sink {paused[0]} is paused", f"tailrace sink resume {paused[0]}")
     engine = _engine(settings, chosen, master)
     stopping = threading.Event()
     on_stop(lambda: _stop(stopping))
@@ -103,52 +61,7 @@ def command(
         ),
         _http_server(settings, store, chosen, engine, stopping),
     ):
-        _run(engine, once, (names[0], rewind) if rewind is not None else None, stopping)
-
-
-def configured_sinks(settings: Settings) -> list[ConfiguredSink]:
-    configured = sinks.from_settings(settings, os.environ)
-    if not configured:
-        raise ConfigError("no sink is configured", _EXAMPLE)
-    return configured
-
-
-def _chosen(configured: Sequence[ConfiguredSink], names: Sequence[str]) -> list[ConfiguredSink]:
-    for name in names:
-        _check_name(configured, name)
-    return [c for c in configured if not names or c.name in names]
-
-
-def _check_name(configured: Sequence[ConfiguredSink], name: str) -> None:
-    known = [c.name for c in configured]
-    if name not in known:
-        raise ConfigError(f"there is no sink {name!r}{did_you_mean(name, known)}")
-
-
-def _pause_and_resume(
-    store: Store, configured: Sequence[ConfiguredSink], pause: str | None, resume: str | None
-) -> None:
-    for name in filter(None, (pause, resume)):
-        _check_name(configured, name)
-    if pause is not None:
-        control.pause(store, pause)
-        click.echo(f"sink {pause} stops within seconds and stays paused until `tailrace deliver --resume {pause}`")
-    if resume is not None:
-        control.resume(store, resume)
-        click.echo(f"sink {resume} is resumed")
-
-
-def _reload(store: Store, chosen: Sequence[ConfiguredSink], names: Sequence[str], tables: Sequence[str]) -> None:
-    if len(names) != 1:
-        raise ConfigError("--reload needs exactly one --sink", "name the sink that is to reload the table")
-    if not chosen[0].sink.keeps_tables:
-        raise ConfigError(
-            f"sink {names[0]} delivers events and has no tables to reload", "--rewind delivers the events again"
-        )
-    for table in tables:
-        TablePattern.parse(table)
-    control.reload(store, names[0], tables)
-    click.echo(f"sink {names[0]} reloads {', '.join(tables)} within seconds, or when it is started")
+        _run(engine, once, stopping)
 
 
 def _engine(settings: Settings, chosen: Sequence[ConfiguredSink], master: str | None) -> Engine:
@@ -167,13 +80,9 @@ def _stop(stopping: threading.Event) -> None:
     stopping.set()
 
 
-def _run(engine: Engine, once: bool, rewind: tuple[str, str] | None, stopping: threading.Event) -> None:
+def _run(engine: Engine, once: bool, stopping: threading.Event) -> None:
     engine.prepare()
     on_stop(lambda: _stop(stopping))  # again: Spark has replaced the signal handlers
-    if rewind is not None:
-        name, start = rewind
-        engine.sinks[name].rewind(start)
-        click.echo(f"sink {name} is rewound to {engine.sinks[name].cursor}")
     end = engine.end() if once else None
     if not stopping.is_set():
         engine.start()

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Final
 
 from rich.console import Console
 from rich.logging import RichHandler
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Log plain lines with a timestamp. On a terminal, they do not disturb a live display."""
+def log_to_stderr(level: int = logging.INFO, log_format: str = "text") -> None:
+    """Log lines with a timestamp. On a terminal, they do not disturb a live display.
+
+    Args:
+        level: The least level that is logged.
+        log_format: `text`, or `json` for one object per line.
+    """
     handler: logging.Handler
-    if sys.stderr.isatty():
+    if log_format == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+    elif sys.stderr.isatty():
         handler = RichHandler(console=console(), show_path=False, markup=False, rich_tracebacks=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
@@ -26,7 +38,40 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     logger.propagate = False
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, and the traceback of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def with_process(name: str, line: str) -> str:
+    """Return a JSON log line of a child process, with its name; other output becomes a message."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        fields = {"time": datetime.now(UTC).isoformat(), "level": "info", "message": line}
+    return json.dumps({**fields, "process": name}, ensure_ascii=False)
+
+
+def is_live() -> bool:
+    """Whether there is a terminal for a live line beside log lines."""
+    handlers = logging.getLogger("tailrace").handlers
+    return sys.stderr.isatty() and not any(isinstance(h.formatter, JsonFormatter) for h in handlers)
+
+
 _consoles: list[Console] = []
+_WIDE: Final = 200
 
 
 def console() -> Console:
@@ -34,6 +79,11 @@ def console() -> Console:
     if not _consoles:
         _consoles.append(Console(stderr=True, highlight=False))
     return _consoles[0]
+
+
+def report_console() -> Console:
+    """Return a console for tables on stdout. Without a terminal the width is unknown, so nothing is truncated."""
+    return Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
 
 
 @contextlib.contextmanager
@@ -59,3 +109,7 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def ago(at: datetime | None) -> str:
+    return "-" if at is None else f"{duration(time.time() - at.timestamp())} ago"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace import sinks
-from tailrace.cli import Invocation, output
+from tailrace.cli import Invocation
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
 from tailrace.lake.options import IcebergOptions
@@ -42,7 +42,7 @@ def command(invocation: Invocation, port: int | None, host: str | None, name: st
     statements, then exit with 0.
     """
     settings = invocation.lake_settings()
-    output.log_to_stderr()
+    invocation.start_logging()
     name, options = select_lake(settings, name, os.environ)
     limits = replace(
         settings.query,

@@ -7,11 +7,12 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import click
 
 from tailrace.cli import Invocation, output, status_line
-from tailrace.cli.deliver import configured_sinks
+from tailrace.cli.sink_choice import configured_sinks
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery import control
 from tailrace.errors import TailraceError
@@ -38,7 +39,7 @@ def command(invocation: Invocation, master: str | None) -> None:
     the command exits with 0. A second signal stops at once, and loses nothing either. What fails permanently stays down
     and is reported at /health, while the rest continues. When nothing is left running, the command exits with 1.
     """
-    output.log_to_stderr(invocation.log_level)
+    invocation.start_logging()
     settings = invocation.settings()
     ports = () if settings.http.port == 0 else (settings.http.port or DEFAULT_PORT,)
     supervise(invocation, settings, lambda service: serve(settings.http, service, ports), master)
@@ -72,7 +73,7 @@ def supervise(
     sinks = {c.name: c.common.type for c in configured_sinks(settings)}
     store = Store.open(settings.store.url, settings.store.options)
     deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
-    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, _relay)
+    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, partial(_relay, invocation.log_format))
     stopping = threading.Event()
 
     def stop() -> None:
@@ -116,13 +117,14 @@ def _service(
     return Service(overview, supervisor.overview, shutdown, sinks, pause, resume)
 
 
-def _relay(child: str, line: str) -> None:
+def _relay(log_format: str, child: str, line: str) -> None:
     """Print a line of a child process. On a terminal, it does not disturb the live display."""
-    if sys.stderr.isatty():
-        output.console().print(f"{child} | {line}", markup=False, soft_wrap=True)
+    line = output.with_process(child, line) if log_format == "json" else f"{child} | {line}"
+    if output.is_live():
+        output.console().print(line, markup=False, soft_wrap=True)
     else:
         # One write, so that the lines of two processes do not mix.
-        sys.stderr.write(f"{child} | {line}\n")
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 

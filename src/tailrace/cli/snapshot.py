@@ -39,7 +39,7 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     it gives the table's rows at any later position.
     """
     settings = invocation.settings()
-    output.log_to_stderr()
+    invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     with connect(settings.source) as connection, source_errors():
         _check_log(settings, store, connection)

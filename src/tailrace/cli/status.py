@@ -3,71 +3,66 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.cli import Invocation, output
-from tailrace.cli.status_line import sink_lag
+from tailrace.cli import Invocation, output, sink_table
 from tailrace.ops.probe import log_status, sink_statuses, source_status
 from tailrace.ops.status import LogStatus, Overview, SourceStatus
 from tailrace.store import Store
 
-if TYPE_CHECKING:
-    from tailrace.delivery.status import SinkStatus
-
-_COLOURS = {
-    "running": "green",
-    "starting": "blue",
-    "loading": "blue",
-    "paused": "yellow",
-    "stopped": "yellow",
-    "retrying": "red",
-    "failed": "red",
-}
-# A running sink publishes its status every few seconds. One that is silent for this long is probably not running.
-_SILENT_SECONDS = 30.0
-_WIDE = 200
+_WATCH_S: Final = 2.0
+"""Sinks publish their status as often."""
 
 
 @click.command("status", short_help="Show the status of the source, the log and the sinks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--watch", is_flag=True, help="Show the status again every two seconds, until Ctrl-C.")
 @click.pass_obj
-def command(invocation: Invocation, as_json: bool) -> None:
+def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
     """Show the source's slot, the log, and for each sink its state, cursor, lag and last error.
 
-    The status of a sink is the one it last published in the store, whatever machine it runs on. If the source cannot be
-    reached, the reason is shown instead of its status.
+    The status of a sink is the one it last published in the store, whatever machine it runs on. Its lag is measured
+    now, by the end of the log, whether the sink runs, hangs, has stopped or never ran. If the source cannot be reached,
+    the reason is shown instead of its status.
+
+    Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, or source or log cannot be read.
     """
     settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
-    overview = Overview(
-        source_status(settings) if settings.source.url else None,
-        None,
-        log_status(store),
-        sink_statuses(store, [str(sink["name"]) for sink in settings.sinks]),
-    )
-    if as_json:
-        raw = overview.to_json()
-        for sink, status in zip(raw["sinks"], overview.sinks, strict=True):
-            sink["is_silent"] = _is_silent(status)
-        click.echo(json.dumps(raw, indent=2, ensure_ascii=False))
-        return
-    # Without a terminal the width is unknown, so use one that truncates nothing.
-    console = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+    while True:
+        overview = Overview(
+            source_status(settings) if settings.source.url else None,
+            None,
+            log_status(store),
+            sink_statuses(store, settings.sinks),
+        )
+        if watch:
+            click.clear()  # nothing happens without a terminal
+        if as_json:
+            click.echo(json.dumps(overview.to_json(), indent=None if watch else 2, ensure_ascii=False))
+        else:
+            _show(overview)
+        if not watch:
+            break
+        time.sleep(_WATCH_S)
+    if overview.faults:
+        raise SystemExit(1)
+
+
+def _show(overview: Overview) -> None:
+    console = output.report_console()
     if overview.source is not None:
         _print(console, "source", _source(overview.source))
     assert overview.log is not None
     _print(console, "log", _log(overview.log))
-    never_ran = [str(s["name"]) for s in settings.sinks if s["name"] not in {status.name for status in overview.sinks}]
-    _print_sinks(console, overview.sinks, never_ran)
+    sink_table.show(overview.sinks)
 
 
 def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -98,49 +93,6 @@ def _log(log: LogStatus) -> list[tuple[str, str]]:
         ("store", log.url),
         ("ends at", str(log.end_lsn)),
         ("changes", f"{log.first or '-'} to {log.last or '-'}"),
-        ("last change", _ago(log.last_committed_at)),
+        ("last change", output.ago(log.last_committed_at)),
         ("segments", f"{log.segments:,} in {log.objects:,} objects, {output.size(log.bytes)}"),
     ]
-
-
-def _print_sinks(console: Console, sinks: Sequence[SinkStatus], never_ran: Sequence[str]) -> None:
-    if not sinks and not never_ran:
-        console.print(Text("no sinks", style="dim"))
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
-    for heading in ("SINK", "TYPE", "STATE", "DELIVERED TO"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("BEHIND", "OLDEST PENDING", "RATE", "CHANGES"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for sink in sinks:
-        behind, age = sink_lag(sink)
-        table.add_row(
-            Text(sink.name),
-            Text(sink.type),
-            Text(sink.state, style=_COLOURS[sink.state]),
-            str(sink.cursor or "-"),
-            behind or "-",
-            age or "-",
-            f"{sink.changes_per_second:,.0f}/s",
-            f"{sink.changes:,}",
-        )
-    for name in never_ran:
-        table.add_row(Text(name), "", Text("never ran", style="dim"))
-    console.print(table)
-    for sink in sinks:
-        if sink.last_error:
-            hint = f". {sink.last_error_hint}" if sink.last_error_hint else ""
-            console.print(Text(f"{sink.name}: {sink.last_error}{hint}", style="red"))
-        if sink.dead_letters:
-            command = f"`tailrace deadletter list {sink.name}`"
-            console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))
-        if _is_silent(sink):
-            console.print(Text(f"{sink.name}: last status {_ago(sink.updated_at)}; is it running?", style="yellow"))
-
-
-def _is_silent(sink: SinkStatus) -> bool:
-    return sink.state != "stopped" and time.time() - sink.updated_at.timestamp() > _SILENT_SECONDS
-
-
-def _ago(at: datetime | None) -> str:
-    return "-" if at is None else f"{output.duration(time.time() - at.timestamp())} ago"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ def sink_lag(status: SinkStatus) -> tuple[str | None, str | None]:
 
 def show_until(stopping: threading.Event, lines: Callable[[], Sequence[str]], logger: str) -> None:
     """Show `lines` until `stopping` is set: live on a terminal, else logged to `logger` every 30 seconds."""
-    if sys.stderr.isatty():
+    if output.is_live():
         with output.live_line() as update:
             while not stopping.wait(_LIVE_SECONDS):
                 update(escape("\n".join(lines())))

@@ -64,7 +64,7 @@ from tailrace.log.planner import Offset
 if TYPE_CHECKING:
     from tailrace.delivery.task import Executor
 
-REWIND: Final = "`tailrace deliver --sink {} --rewind snapshot` loads its tables again"
+REWIND: Final = "`tailrace sink rewind {} snapshot` loads its tables again"
 """The hint for a destination that was changed by someone else; takes the sink's name."""
 
 Receipt = Any

@@ -28,6 +28,8 @@ class ControlRequest:
     """When the request was made: a repeated request differs from the one before it."""
     reload: tuple[str, ...] = ()
     """Patterns of the tables to load again. The sink removes them once it has done so."""
+    rewind: str = ""
+    """Where to deliver again from: `snapshot`, an LSN or a time. The sink removes it once it is there."""
     reason: str = ""
     """Why the sink is paused, if it was its destination that asked for it."""
 
@@ -41,7 +43,7 @@ def load(store: Store, sink: str) -> ControlRequest:
         return ControlRequest(**raw | {"reload": tuple(raw.get("reload", ()))})
     except (ValueError, TypeError) as error:
         raise CorruptError(
-            f"{key}: not a control request", f"`tailrace deliver --resume {sink}` writes a new one"
+            f"{key}: not a control request", f"`tailrace sink resume {sink}` writes a new one"
         ) from error
 
 
@@ -65,6 +67,16 @@ def finish_reload(store: Store, sink: str, tables: Sequence[str]) -> ControlRequ
     """Remove patterns whose tables have been loaded again."""
     before = load(store, sink)
     return _save(store, sink, replace(before, reload=tuple([t for t in before.reload if t not in tables])))
+
+
+def rewind(store: Store, sink: str, where: str) -> ControlRequest:
+    """Ask a sink to deliver again from `snapshot`, an LSN or a time. It starts a sink that has failed."""
+    return _save(store, sink, replace(load(store, sink), rewind=where))
+
+
+def finish_rewind(store: Store, sink: str) -> ControlRequest:
+    """Remove a request to rewind that the sink has fulfilled, or cannot fulfil."""
+    return _save(store, sink, replace(load(store, sink), rewind=""))
 
 
 def _save(store: Store, sink: str, request: ControlRequest) -> ControlRequest:

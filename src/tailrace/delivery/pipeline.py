@@ -23,7 +23,7 @@ from tailrace import settings
 from tailrace.change import Lsn
 from tailrace.delivery import control, status
 from tailrace.delivery.control import ControlRequest
-from tailrace.delivery.lag import lag
+from tailrace.delivery.lag import Backlog, LagMeter
 from tailrace.delivery.pace import Pace
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.status import Condition, SinkStatus
@@ -113,8 +113,7 @@ class Pipeline:
         self._batch_rows = 0
         self._batch_s: float | None = None
         self._rate = Rate(_RATE_OVER_S)
-        self._oldest_us: int | None = None
-        self._log_end = Lsn(0)
+        self._backlog = Backlog()
         self._request = ControlRequest()
         self._must_read_request = True
         """A sink that was paused before this process started must not deliver a step first."""
@@ -157,14 +156,6 @@ class Pipeline:
         """Resume a sink that is paused or has failed."""
         self._obey(control.resume(self._store, self.name))
 
-    def rewind(self, where: str) -> None:
-        """Deliver again from `snapshot`, an LSN or a time."""
-        self._close_batch()
-        with self._batch, self._busy:
-            self._stepper.rewind(where)
-            self._must_open = True
-        self._woken.set()
-
     @property
     def cursor(self) -> Lsn | None:
         return self._stepper.cursor
@@ -181,7 +172,7 @@ class Pipeline:
     def error(self) -> TailraceError | None:
         """The last error, or why the sink is paused."""
         if self._error is None and self.is_paused_by_destination:
-            return SinkPaused(self._request.reason, f"Continue with `tailrace deliver --resume {self.name}`.")
+            return SinkPaused(self._request.reason, f"Continue with `tailrace sink resume {self.name}`.")
         return self._error
 
     @property
@@ -214,14 +205,14 @@ class Pipeline:
 
     def status(self) -> SinkStatus:
         now = time.time()
-        behind = lag(self._stepper.cursor, self._log_end, self._oldest_us, now)
+        behind = self._backlog.lag(self._stepper.cursor, now)
         error = self.error
         return SinkStatus(
             name=self.name,
             type=self._type,
             state=self._shown_condition,
             cursor=self._stepper.cursor,
-            log_end=self._log_end,
+            log_end=self._backlog.log_end,
             lag_bytes=behind.bytes,
             lag_seconds=behind.seconds,
             changes=self._stepper.changes,
@@ -239,17 +230,15 @@ class Pipeline:
             last_batch_seconds=self._batch_s,
         )
 
-    def publish_status(self, log_end: Lsn) -> None:
+    def publish_status(self, meter: LagMeter) -> None:
         """Read the operator's control request, measure the lag, and publish the status in the store."""
-        self._log_end = log_end
         self._obey(control.load(self._store, self.name))
         if self._busy.acquire(blocking=False):
             try:
                 self._stepper.read_published_cursor()
-                if self._stepper.cursor is not None:
-                    self._oldest_us = self._stepper.oldest_undelivered_us()
             finally:
                 self._busy.release()
+        self._backlog = meter.backlog(self.name, self._stepper.cursor)
         status.save(self._store, self.status())
 
     # What the query calls.
@@ -323,8 +312,6 @@ class Pipeline:
         planned = self._planned
         if planned is None or self._must_open or self._stopping.is_set():
             return None
-        if planned.oldest_us is not None:
-            self._oldest_us = planned.oldest_us
         self._pace.start()
         self._stepper.begin(planned)
         return planned
@@ -347,7 +334,6 @@ class Pipeline:
                 raise SinkError(f"sink {self.name}: {len(done)} of {len(planned.tasks)} tasks returned a result")
             self._stepper.commit(planned, done)
             self._step_s = self._pace.finish(was_large=not planned.is_small)
-            self._oldest_us = None
             return True
 
         if not self._attempt(act):
@@ -382,6 +368,8 @@ class Pipeline:
         now = time.monotonic()
         if self._request.is_paused or self.has_failed or now < self._retry_at:
             return None
+        if self._request.rewind:
+            self._rewind(self._request.rewind)
         if self._must_open:
             self._stepper.open()
             self._must_open = False
@@ -404,6 +392,18 @@ class Pipeline:
         elif self._condition != "retrying":
             self._condition = "running"
         return planned
+
+    def _rewind(self, where: str) -> None:
+        """Deliver again from there. A request that cannot be fulfilled fails the sink once, and is then forgotten."""
+        try:
+            self._stepper.rewind(where)
+        except TailraceError as error:
+            if not error.retry:
+                self._request = control.finish_rewind(self._store, self.name)
+            raise
+        self._request = control.finish_rewind(self._store, self.name)
+        self._must_open = True
+        _log.info("sink %s is rewound to %s", self.name, self._stepper.cursor)
 
     def _reload(self, patterns: Sequence[str]) -> None:
         count = self._stepper.reload(patterns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from tailrace.change import Lsn
@@ -13,8 +13,11 @@ from tailrace.errors import CorruptError, TailraceError
 from tailrace.log.retention import CURSORS
 from tailrace.store import Store
 
-Condition = Literal["starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
+Condition = Literal["new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
+"""`new`: configured, and never started."""
 
+_SILENT_S: Final = 30.0
+"""A running sink publishes its status every few seconds. One that is silent for so long hangs, or does not run."""
 _STATUS: Final = "status.json"
 
 
@@ -28,7 +31,7 @@ class SinkStatus:
     log_end: Lsn
     """The same of the log."""
     lag_bytes: int | None
-    """None when it never ran: where it will begin is not known."""
+    """None when nobody knows: the log cannot be read, or a sink that never ran begins at the log's end."""
     lag_seconds: float | None
     """The age of the oldest change that is not delivered; 0 when there is none."""
     changes: int
@@ -52,6 +55,33 @@ class SinkStatus:
     """The rows that Spark read in them: one for each change."""
     last_batch_seconds: float | None = None
     """How long the last of them took; one that stays open for several steps takes up to ten seconds."""
+
+    @classmethod
+    def initial(cls, name: str, type: str, state: Condition) -> SinkStatus:
+        """Return the status of a sink that nothing is known of yet."""
+        return cls(
+            name=name,
+            type=type,
+            state=state,
+            cursor=None,
+            log_end=Lsn(0),
+            lag_bytes=None,
+            lag_seconds=None,
+            changes=0,
+            changes_per_second=0.0,
+            steps=0,
+            last_error=None,
+            last_error_hint=None,
+            failures=0,
+            recoveries=0,
+            last_step_seconds=0.0,
+            dead_letters=0,
+            updated_at=datetime.now(UTC),
+        )
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether the sink should have published another status since."""
+        return self.state not in ("new", "stopped") and now_s - self.updated_at.timestamp() > _SILENT_S
 
     def to_json(self) -> str:
         raw = asdict(self) | {

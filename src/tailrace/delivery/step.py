@@ -48,8 +48,6 @@ class PlannedStep:
 
     step: Step
     tasks: tuple[StageTask, ...]
-    oldest_us: int | None = None
-    """When its first change was committed, in microseconds since 1970."""
     is_repeat: bool = False
     """The sink knows the step already: it was begun and not committed."""
 
@@ -195,7 +193,7 @@ class Stepper:
     def rewind(self, where: str) -> None:
         """Deliver again from `snapshot`, an LSN or a time. A sink that keeps tables loads them again."""
         self.state = self.sink.open()
-        start = None if where == "snapshot" else self._lsn(where, "--rewind")
+        start = None if where == "snapshot" else self._lsn(where, "the position to rewind to")
         if where == "snapshot" or self.sink.keeps_tables:
             found = self._usable_snapshots(before=start)
             if not found:
@@ -245,10 +243,6 @@ class Stepper:
     def log_end(self) -> Offset:
         return planner.latest_offset(self._reader)
 
-    def oldest_undelivered_us(self) -> int | None:
-        """When the first undelivered change was committed; None if everything is delivered."""
-        return self._first_committed_at_us(self.backlog())
-
     def read_published_cursor(self) -> None:
         """Use the cursor that was last published as long as the destination cannot be asked."""
         if self.state.cursor is None:
@@ -263,7 +257,7 @@ class Stepper:
         after = replace(self.state, cursor=batch.end.lsn)
         parts = self._divided(batch)
         step = Step(self.state, after, batch.start, batch.end, len(parts))
-        return self._planned(step, parts, oldest_us=self._first_committed_at_us(batch))
+        return self._planned(step, parts)
 
     def _plan_repeat(self, step: Step) -> PlannedStep:
         """Exactly as it was begun, so that it overwrites what it may have left."""
@@ -358,7 +352,6 @@ class Stepper:
         loading: tuple[StageTask, ...] = (),
         change_filter: ChangeFilter | None = None,
         *,
-        oldest_us: int | None = None,
         is_repeat: bool = False,
     ) -> PlannedStep:
         if change_filter is None:
@@ -368,7 +361,7 @@ class Stepper:
             StageTask(self.sink, self._shaping, self._settings, step, number, slices, change_filter, without=without)
             for number, slices in enumerate(parts)
         ]
-        return PlannedStep(step, (*loading, *tasks), oldest_us, is_repeat)
+        return PlannedStep(step, (*loading, *tasks), is_repeat)
 
     def _load_tasks(self, step: Step, load: Load, snapshot: TableSnapshot) -> Iterator[StageTask]:
         first = 0
@@ -491,10 +484,6 @@ class Stepper:
     def _target(self, snapshot: TableSnapshot) -> tuple[str, str] | None:
         shaped = self._shaping.load(snapshot.relation)
         return shaped[1] if shaped is not None else None
-
-    def _first_committed_at_us(self, batch: LogBatch) -> int | None:
-        header = self._reader.header(batch.slices[0].segment) if batch.slices else None
-        return header.first_committed_at_us if header else None
 
     def _warn_of_waiting_tables(self, planned: PlannedStep) -> None:
         """A table with changes in the log and without a snapshot is not delivered yet."""

@@ -8,7 +8,7 @@ from tailrace.errors import SinkDiverged, SinkError
 from tailrace.lake.options import IcebergOptions
 from tailrace.store import Store
 
-MOVED: Final = "move the table back, or drop it from the catalog and run `tailrace deliver` with `--rewind snapshot`"
+MOVED: Final = "move the table back, or drop it from the catalog and run `tailrace sink rewind … snapshot`"
 """The hint for a table whose location is not below the warehouse's."""
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.capture.source_connection import connect
 from tailrace.capture.source_error import source_errors
@@ -27,6 +27,8 @@ _SEARCHED_SEGMENTS: Final = 20
 # source, or one listing of the log.
 _SOURCE_SECONDS: Final = 5.0
 _LOG_SECONDS: Final = 10.0
+# A request for the next segment, and a cursor of each sink that does not run.
+_LAG_SECONDS: Final = 2.0
 
 _SLOT = """
 SELECT s.active, s.wal_status, s.confirmed_flush_lsn::text,
@@ -89,23 +91,42 @@ def _first_position(reader: LogReader, ids: range, which: str) -> tuple[Position
     return None
 
 
-def sink_statuses(store: Store, names: Sequence[str]) -> list[SinkStatus]:
-    """Read the statuses that sinks last published in the store. The sinks in `names` come first, in that order."""
-    from tailrace.delivery import status  # imported here: capture uses this module and must not load the decoder
+def sink_statuses(store: Store, configured: Sequence[Mapping[str, Any]]) -> list[SinkStatus]:
+    """Read the statuses that sinks last published in the store, and measure their lag.
+
+    Args:
+        store: The store.
+        configured: The tables `[[sink]]` of the settings. These sinks come first, also those that never ran.
+    """
+    # Imported here: capture uses this module and must not load the decoder.
+    from tailrace.delivery import status
+    from tailrace.delivery.status import SinkStatus
+    from tailrace.ops.sink_meter import SinkMeter, with_lag
 
     published = {sink.name: sink for sink in status.load_all(store)}
-    return [published[name] for name in names if name in published] + [
-        sink for name, sink in published.items() if name not in names
-    ]
+    first = {str(raw["name"]): SinkStatus.initial(str(raw["name"]), str(raw["type"]), "new") for raw in configured}
+    sinks = list((first | published).values())
+    # Where a sink begins that never ran, and has a start of its own, it decides itself.
+    own_starts = {str(raw["name"]) for raw in configured if raw.get("start") not in (None, "earliest", "snapshot")}
+    measured = SinkMeter(store).measure(sink for sink in sinks if sink.state != "new" or sink.name not in own_starts)
+    return [with_lag(sink, measured.get(sink.name)) for sink in sinks]
 
 
 def cached_overview(settings: Settings, store: Store, local: Callable[[], Overview]) -> Callable[[], Overview]:
-    """Return a function that adds the cached status of source and log to `local`, which is what this process knows."""
+    """Return a function that adds the cached status of source and log to `local`, which is what this process knows, and
+    measures the lag of its sinks."""
+    from tailrace.ops.sink_meter import SinkMeter, with_lag
+
     reader = LogReader(store)
+    meter = SinkMeter(store)
     source = BackgroundCache(lambda: source_status(settings), _SOURCE_SECONDS) if settings.source.url else None
     log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
+    lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)
 
     def overview() -> Overview:
-        return replace(local(), source=source.get() if source else None, log=log.get())
+        known = local()
+        found = (lags.get() if known.sinks else None) or {}
+        sinks = [with_lag(sink, found.get(sink.name)) for sink in known.sinks]
+        return replace(known, source=source.get() if source else None, log=log.get(), sinks=sinks)
 
     return overview

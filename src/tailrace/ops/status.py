@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
 
 CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
-SINK_STATES: Final = ("starting", "loading", "running", "paused", "retrying", "failed", "stopped")
+SINK_STATES: Final = ("new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped")
 
 _LSN_ZERO: Final = Lsn(0)
 UNHEALTHY_STATES: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
@@ -154,10 +155,18 @@ class Overview:
     def faults(self) -> list[str]:
         """Descriptions of what is wrong, one line each."""
         faults = []
+        if self.source is not None and self.source.error is not None:
+            faults.append(f"the source's status is unknown: {self.source.error}")
+        if self.log is not None and self.log.error is not None:
+            faults.append(f"the log's status is unknown: {self.log.error}")
         if self.capture is not None:
             faults += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
+        now = time.time()
         for sink in self.sinks:
             faults += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
+            if sink.is_silent(now):
+                silent_s = now - sink.updated_at.timestamp()
+                faults.append(f"sink {sink.name} has no status for {silent_s:.0f} s: deliver hangs, or does not run")
         return faults
 
     def to_json(self) -> dict[str, Any]:
@@ -167,7 +176,7 @@ class Overview:
             "source": None if self.source is None else _to_jsonable(asdict(self.source)),
             "capture": None if self.capture is None else self.capture.to_json(),
             "log": None if self.log is None else _to_jsonable(asdict(self.log)),
-            "sinks": [json.loads(sink.to_json()) for sink in self.sinks],
+            "sinks": [json.loads(sink.to_json()) | {"is_silent": sink.is_silent(time.time())} for sink in self.sinks],
         }
 
 

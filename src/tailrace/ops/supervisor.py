@@ -24,10 +24,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from tailrace.change import Lsn
 from tailrace.delivery.status import SinkStatus
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import CaptureStatus, Overview
@@ -281,7 +279,8 @@ class Supervisor:
             status = SinkStatus.from_json(json.dumps(raw))
             self._last_statuses[status.name] = status
         statuses = [
-            self._last_statuses.get(name) or _initial_status(name, type_) for name, type_ in self._sinks.items()
+            self._last_statuses.get(name) or SinkStatus.initial(name, type_, "starting")
+            for name, type_ in self._sinks.items()
         ]
         match child.state:
             case "starting" | "running" if not child.report.get("sinks"):
@@ -297,22 +296,3 @@ class Supervisor:
             case "stopped":
                 return [s if s.state == "failed" else replace(s, state="stopped") for s in statuses]
         return statuses
-
-
-def _initial_status(name: str, type_: str) -> SinkStatus:
-    counts: dict[str, Any] = dict.fromkeys(("changes", "steps", "failures", "recoveries", "dead_letters"), 0)
-    return SinkStatus(
-        name=name,
-        type=type_,
-        state="starting",
-        cursor=None,
-        log_end=Lsn(0),
-        lag_bytes=None,
-        lag_seconds=None,
-        changes_per_second=0.0,
-        last_step_seconds=0.0,
-        last_error=None,
-        last_error_hint=None,
-        updated_at=datetime.now(UTC),
-        **counts,
-    )

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.delivery.contract import UsesExecutor
+from tailrace.delivery.lag import LagMeter
 from tailrace.delivery.pipeline import Pipeline
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import TailraceError
@@ -182,18 +183,12 @@ class Engine:
         return sum(pipeline.is_active for pipeline in self.sinks.values())
 
     def _publish(self) -> None:
-        reader = LogReader(self._store)  # a reader is not thread-safe
-        end: Offset | None = None
+        meter = LagMeter(self._store)
         while not self._stopping.wait(_STATUS_S):
             try:
-                # The log is listed once; after that, each new segment is requested by its id.
-                end = (
-                    planner.next_batch(reader, end, planner.UNLIMITED, across_gaps=True).end
-                    if end
-                    else planner.latest_offset(reader)
-                )
+                meter.follow()
                 for pipeline in self.sinks.values():
-                    pipeline.publish_status(end.lsn)
+                    pipeline.publish_status(meter)
             except TailraceError as error:
                 _log.debug("status of sinks: %s", error)
 

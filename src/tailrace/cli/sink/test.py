@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tailrace import sinks
-from tailrace.cli import Invocation, output
+from tailrace.cli import Invocation
+from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.delivery.preview import PreviewRow, preview
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import run_in_process
-from tailrace.errors import ConfigError
-from tailrace.settings.parser import did_you_mean
 
 if TYPE_CHECKING:
     from tailrace.settings import Settings
@@ -34,12 +31,9 @@ def test(invocation: Invocation, name: str, count: int, master: str | None) -> N
     settings say. A statement (sql or transform) is checked and evaluated by Spark.
     """
     settings = invocation.settings("store")
-    output.log_to_stderr(invocation.log_level)
-    configured = sinks.from_settings(settings, os.environ)
-    known = [sink.name for sink in configured]
-    if name not in known:
-        raise ConfigError(f"there is no sink {name!r}{did_you_mean(name, known)}")
-    rows = _preview(settings, configured[known.index(name)], count, master)
+    invocation.start_logging()
+    sink = find_sink(configured_sinks(settings), name)
+    rows = _preview(settings, sink, count, master)
     if not rows:
         click.echo(f"sink {name} would deliver nothing: the log has no rows for it")
     _print(rows)

@@ -160,5 +160,5 @@ def old_image_hint(relation: Relation) -> str:
     name = sql.Identifier(relation.schema, relation.name).as_string(None)
     return (
         f"at the source, run ALTER TABLE {name} REPLICA IDENTITY FULL; then take a new snapshot of the table and start "
-        "the sink from it: tailrace deliver --sink NAME --rewind snapshot"
+        "the sink from it: tailrace sink rewind NAME snapshot"
     )

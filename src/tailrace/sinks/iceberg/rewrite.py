@@ -60,5 +60,5 @@ def _check(values: Iterable[str], relation: Relation, column: Column) -> None:
             f"{relation.qualified_name}, column {column.name}: its type changed to "
             f"{types.sql_name(column.type, column.modifier)}, to which a value in the lake has no implicit cast",
             f"take a new snapshot: `tailrace snapshot {relation.qualified_name}`, then "
-            f"`tailrace deliver --sink … --reload {relation.qualified_name}`",
+            f"`tailrace sink reload … {relation.qualified_name}`",
         )

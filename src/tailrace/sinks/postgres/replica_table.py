@@ -186,7 +186,7 @@ class ReplicaTable:
             raise SinkRefused(
                 f"{self._name}, column {column.name}: its type became {self._types.of(column)} at the source, "
                 f"and a value here cannot be converted: {describe(error)}",
-                f"take a new snapshot of the table, then `tailrace deliver --sink {self._sink} --reload {self._name}`",
+                f"take a new snapshot of the table, then `tailrace sink reload {self._sink} {self._name}`",
             ) from None
 
     def _set_nullable(self, column: Column) -> None:

@@ -230,7 +230,7 @@ class Dispatcher:
                 self._end(
                     SinkPaused(
                         f"{answered}: it wants no more changes",
-                        "Once it does, continue with `tailrace deliver --resume`.",
+                        "Once it does, continue with `tailrace sink resume`.",
                     )
                 )
                 return
@@ -283,7 +283,7 @@ class Dispatcher:
 def _denied_hint(status: int) -> str:
     match status:
         case 401 | 403 | 407:
-            return "Check the credentials in the sink's settings, then `tailrace deliver --resume`."
+            return "Check the credentials in the sink's settings, then `tailrace sink resume`."
         case 404 | 405:
-            return "Check url, path and methods in the sink's settings, then `tailrace deliver --resume`."
-    return "Redirects are not followed: set url to the final address, then `tailrace deliver --resume`."
+            return "Check url, path and methods in the sink's settings, then `tailrace sink resume`."
+    return "Redirects are not followed: set url to the final address, then `tailrace sink resume`."

@@ -1,0 +1,107 @@
+"""SlateDB's WAL: files that the binding wrote, read into columns beside the binding's own reader.
+
+The clock is the processor's time, because the binding reads with several threads. Both read the same files, from the
+page cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.report import Report
+from slatedb import uniffi
+from tailrace import WalReader
+
+_FILES = 10
+_BATCHES = 20
+_ENTRIES = 500
+"""Of a batch. One in ten is a delete."""
+_ROUNDS = 5
+_WANT = 500_000
+_WANT_RATIO = 5
+
+
+def run(report: Report) -> None:
+    count = _FILES * _BATCHES * _ENTRIES
+    report.title(f"SlateDB: {count:,} entries of about 100 bytes in {_FILES} WAL files")
+    for codec in ("none", "snappy", "zlib", "lz4", "zstd"):
+        report.section(f"codec {codec}")
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(_write(directory, codec))
+            binding = count / _seconds(_read_binding, directory, count)
+            columns = count / _seconds(_read_columns, directory, count)
+            objects = count / _seconds(_read_objects, directory, count)
+        report.line("the binding", f"{binding:,.0f} entries/s")
+        want = f"want ≥ {_WANT:,} and {_WANT_RATIO} times the binding: {columns / binding:.1f} times"
+        is_met = columns >= _WANT and columns >= _WANT_RATIO * binding
+        report.line("WalFile.rows()", f"{columns:,.0f} entries/s", want, ok=is_met)
+        report.line("WalFile.iterator()", f"{objects:,.0f} entries/s", f"{objects / binding:.1f} times the binding")
+
+
+def _seconds(read: Callable[[str], int], directory: str, count: int) -> float:
+    times = []
+    for _ in range(_ROUNDS + 1):
+        began = time.process_time()
+        assert read(directory) == count
+        times.append(time.process_time() - began)
+    return statistics.median(times[1:])
+
+
+def _read_columns(directory: str) -> int:
+    batches = (file.rows() for file in WalReader("db", directory).list())
+    return sum(rows.num_rows for rows in batches if rows is not None)
+
+
+def _read_objects(directory: str) -> int:
+    return sum(1 for file in WalReader("db", directory).list() for _ in file.iterator() or ())
+
+
+def _read_binding(directory: str) -> int:
+    async def read() -> int:
+        reader = uniffi.SlateDbWalReader(_path(directory), uniffi.ObjectStore.resolve("file:///"))
+        last = await reader.last_wal_file_id(0)
+        iterator = await reader.iterator(1)
+        found, at = 0, 0
+        while at < last:
+            batch = await iterator.next()
+            found += len(batch.rows)
+            at = batch.last_consumed_wal_file_id
+        return found
+
+    return asyncio.run(read())
+
+
+async def _write(directory: str, codec: str) -> None:
+    builder = uniffi.DbBuilder(_path(directory), uniffi.ObjectStore.resolve("file:///"))
+    settings = uniffi.Settings.default()
+    settings.set("flush_interval", json.dumps("1h"))
+    settings.set("compression_codec", json.dumps(None if codec == "none" else codec.capitalize()))
+    builder.with_settings(settings)
+    db: Any = await builder.build()
+    chance = random.Random(1)
+    for _ in range(_FILES):
+        for _ in range(_BATCHES):
+            batch = uniffi.WriteBatch()
+            for number in chance.sample(range(10**9), _ENTRIES):
+                if number % 10:
+                    note = chance.randbytes(20).hex().encode()
+                    batch.put(
+                        b"order:%012d" % number, b'{"status": "paid", "amount": %09d, "note": "%s"}' % (number, note)
+                    )
+                else:
+                    batch.delete(b"order:%012d" % number)
+            await db.write(batch)
+        await db.flush_with_options(uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL))
+    await db.shutdown()
+
+
+def _path(directory: str) -> str:
+    return str(Path(directory) / "db").strip("/")

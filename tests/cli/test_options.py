@@ -1,0 +1,83 @@
+"""Options that every command accepts, what it logs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.capturing import tailrace
+from tests.log.stream import Server, write
+
+from tailrace.cli import COMMANDS, Invocation, output
+from tailrace.store import Store
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(tailrace(*arguments), env=os.environ | environ, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config", "{}", "sink", "list"],
+        ["sink", "--config", "{}", "list"],
+        ["sink", "list", "--config", "{}"],
+        ["status", "--config", "{}", "--log-level", "debug"],
+    ],
+    ids=" ".join,
+)
+def test_the_settings_file_can_stand_anywhere(arguments: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "elsewhere.toml"
+    config.write_text(
+        f'[store]\nurl = "{tmp_path.as_uri()}"\n[[sink]]\ntype = "files"\nname = "exported"\nurl = "/x"\n'
+    )
+    done = run(*(text.format(config) for text in arguments))
+    assert done.returncode == 0, done.stderr
+    assert "exported" in done.stdout
+
+
+def test_every_command_has_help() -> None:
+    for command in COMMANDS:
+        done = run(command, "-h")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"Usage: tailrace {command}")
+        assert "--log-level" not in done.stdout, "the options that all commands have are in the help of tailrace"
+
+
+def test_log_lines_as_json() -> None:
+    record = logging.LogRecord("tailrace.capture", logging.WARNING, "", 0, "two %s", ("lines\nhere",), None)
+    line = output.JsonFormatter().format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {"level": "warning", "logger": "tailrace.capture", "message": "two lines\nhere"}
+
+
+def test_child_processes_log_as_their_parent_does() -> None:
+    command = Invocation(Path("a.toml"), logging.DEBUG, "json").child_command("capture")
+    assert command[3:] == ["--log-level", "debug", "--log-format", "json", "--config", "a.toml", "capture"]
+
+
+def test_lines_of_child_processes_stay_json() -> None:
+    logged = json.dumps({"level": "info", "message": "hello"})
+    assert json.loads(output.with_process("capture", logged)) == {
+        "level": "info",
+        "message": "hello",
+        "process": "capture",
+    }
+    for line in ("# a line of Java's", "[1]", ""):
+        wrapped = json.loads(output.with_process("deliver", line))
+        assert (wrapped["process"], wrapped["message"], wrapped["level"]) == ("deliver", line, "info")
+
+
+def test_a_reader_that_leaves_early_ends_a_command_quietly(tmp_path: Path) -> None:
+    write(Store.open(tmp_path.as_uri()), Server(1).work(3000), most=100)
+    env = os.environ | {"TAILRACE_STORE_URL": tmp_path.as_uri()}
+    command = " ".join(tailrace("log", "cat"))
+    done = subprocess.run(["sh", "-c", f"{command} | head -2"], env=env, capture_output=True, text=True, timeout=60)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
