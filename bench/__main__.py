@@ -26,6 +26,7 @@ _PARTS = (
     "kafka",
     "rabbitmq",
     "webhook",
+    "opensearch",
     "valkey",
     "slatedb",
 )

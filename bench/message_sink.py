@@ -1,4 +1,4 @@
-"""What benchmarks of message sinks share: the drain of a ready log beside a bare publisher, and the latency."""
+"""What benchmarks of message and document sinks share: the drain of a ready log beside a bare client, the latency."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class Drain(Generic[Server]):
     """Publishes the same messages without Tailrace, and returns the seconds."""
     check: Callable[[Server], None]
     """Asserts that the server has each message once."""
+    events: int = EVENTS
 
     def run(self, report: Report, log: ReadyLog, least_rate: float = 60_000, least_ratio: float = 0.6) -> float:
         """Print the rates, and return that of Tailrace."""
@@ -80,13 +81,13 @@ class Drain(Generic[Server]):
                     self.check(server)
         finally:
             spark.stop()
-        rate, alone = (EVENTS / statistics.median(times[1:]) for times in (ours, bare))
+        rate, alone = (self.events / statistics.median(times[1:]) for times in (ours, bare))
         report.line("bare publisher of equal bytes", f"{alone:,.0f} events/s")
         least = min(least_rate, least_ratio * alone)
         report.line("deliver", f"{rate:,.0f} events/s", f"want ≥ {least:,.0f}", ok=rate >= least)
         report.line("ratio to the bare publisher", f"{rate / alone:.2f}")
         processor_s = statistics.median(processors[1:])
-        report.line("CPU seconds per million", f"{processor_s:.1f}", "ours, Spark's Java included")
+        report.line("CPU seconds per million", f"{processor_s * 1e6 / self.events:.1f}", "ours, Spark's Java included")
         return rate
 
 
@@ -105,7 +106,10 @@ def _cpu() -> float:
     for process in (own, *own.children(recursive=True)):
         try:
             command = " ".join(process.cmdline())
-            if any(name in command for name in ("postgres", "nats-server", "pg_", "kafka.Kafka", "beam", "/bin/sh")):
+            if any(
+                name in command
+                for name in ("postgres", "nats-server", "pg_", "kafka.Kafka", "org.opensearch", "beam", "/bin/sh")
+            ):
                 continue
             times = process.cpu_times()
             total += times.user + times.system

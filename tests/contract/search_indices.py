@@ -58,7 +58,7 @@ class SearchIndices:
                 continue
             types = {column["name"]: column["data_type"] for column in mark.described.get(name, ())}
             found = self.rows(name, table.columns, types)
-            expected = Counter({comparable_row(row, table.columns, types): count for row, count in table.rows.items()})
+            expected = self.comparable(table.rows, table.columns, types)
             assert found == expected, f"{name}: {difference(found, expected)}"
         self.assert_no_leftovers()
 
@@ -74,6 +74,10 @@ class SearchIndices:
             ]
             found[comparable_row(tuple(None if v is None else v.encode() for v in values), columns, types)] += 1
         return found
+
+    def comparable(self, rows: oracle.Rows, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Rows:
+        """PostgreSQL's rows in the form that `rows` returns."""
+        return Counter({comparable_row(row, columns, types): count for row, count in rows.items()})
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         aliases = search_client(self.server.url).indices.get_alias(index=f"{self.prefix}-*")

@@ -165,7 +165,7 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
     "destination",
-    all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "valkey stream"),
+    all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "opensearch", "valkey stream"),
     indirect=True,
 )
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def _assert_order(recorded: RecorderFiles) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", all_sinks("lake"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("lake", "opensearch"), indirect=True)
 def test_steps_staged_twice_discarded_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
@@ -252,9 +252,11 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
         destination, scenario.store_of(tmp_path / "store"), tables=["public.altered", "public.twins"]
     )
     crashes = 0
-    # Attempts of a lake, which calls Java, and of a sink that stages everything are slow: only every fourth act,
-    # starting from a different one at each mark.
-    is_long = isinstance(destination, Lake) or (isinstance(destination, Mirror) and "Staged" in destination.type)
+    # Attempts of a lake, which calls Java, of a sink that stages everything and of one whose acts are requests are
+    # slow: only every fourth act, starting from a different one at each mark.
+    is_long = isinstance(destination, Lake | SearchIndices) or (
+        isinstance(destination, Mirror) and "Staged" in destination.type
+    )
     stride = 4 if is_long else 1
     for mark in scenario.marks[2::3]:
         for at in range(1 + crashes % stride, 1000, stride):
@@ -269,6 +271,7 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
 
 
 @pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("destination", all_sinks("opensearch"), indirect=True)
 def test_a_store_that_fails_occasionally(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Whichever request fails, the progress remains, and the next attempt continues from it."""
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
@@ -287,7 +290,10 @@ def test_a_store_that_fails_occasionally(destination: Destination, scenario: Sce
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
     "destination",
-    all_sinks("history", "parquet", "recorder", "recorder of ranges", "webhook", "valkey json", "valkey stream"),
+    all_sinks(
+        *("history", "parquet", "recorder", "recorder of ranges", "webhook", "opensearch"),
+        *("valkey json", "valkey stream"),
+    ),
     indirect=True,
 )
 def test_the_streaming_query_delivers_the_same(
@@ -303,6 +309,7 @@ def test_the_streaming_query_delivers_the_same(
         _assert_order(destination)
 
 
+@pytest.mark.parametrize("destination", all_sinks("opensearch"), indirect=True)
 def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Tables are correct after a repeated delivery. Event destinations get the events again, and no others."""
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])

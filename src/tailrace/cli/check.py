@@ -27,7 +27,8 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then log in to
-    the destinations of kafka, rabbitmq, valkey and webhook sinks and test the rights that delivery needs.
+    the destinations of some sinks (kafka, rabbitmq, webhook, opensearch, valkey) and test the rights that delivery
+    needs.
 
     This changes nothing. Exits with 0 if capture and these sinks can run, with 1 if one of them cannot.
     """

@@ -100,7 +100,8 @@ url = "file:///var/lib/tailrace"
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
 # files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages),
-# valkey (rows, streams or invalidation), or package.module:Class for a sink of your own. See docs/sinks.
+# opensearch (a document for each row), valkey (rows, streams or invalidation), or package.module:Class for a sink of
+# your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -141,6 +142,13 @@ url = "file:///var/lib/tailrace"
 # name = "hook"
 # url = "https://example.com/changes"
 # batch = 100
+#
+# A document for each row, in OpenSearch or Elasticsearch. See docs/sinks/opensearch.md.
+# [[sink]]
+# type = "opensearch"
+# name = "search"
+# url = "https://localhost:9200"
+# index = "{schema}-{table}"
 #
 # Valkey or Redis: the rows as hashes or JSON, every change in a stream, or the keys of a cache invalidated.
 # [[sink]]

@@ -8,6 +8,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 _MOST_NAME_BYTES: Final = 200
 """A name may have 255 bytes, and an index's own name is longer than its alias."""
 _MOST_ID_BYTES: Final = 512
@@ -80,6 +83,14 @@ def document_id(key: str) -> str:
     if key and len(key.encode()) <= _MOST_ID_BYTES and not key.startswith(_HASHED):
         return key
     return _HASHED + hashlib.sha256(key.encode()).hexdigest()
+
+
+def document_ids(keys: pa.Array) -> pa.Array:
+    """Return the `_id` of each key."""
+    is_odd = pc.or_(pc.equal(keys, ""), pc.greater(pc.binary_length(keys), _MOST_ID_BYTES))
+    if not pc.any(pc.or_(is_odd, pc.starts_with(keys, _HASHED))).as_py():
+        return keys
+    return pa.array([None if key is None else document_id(key) for key in keys.to_pylist()], pa.string())
 
 
 def _encode(text: str) -> str:

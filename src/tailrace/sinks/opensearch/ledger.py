@@ -16,10 +16,11 @@ from typing import Any, Final
 from tailrace.change import Lsn, Position, Relation
 from tailrace.delivery import cursors
 from tailrace.delivery.contract import REWIND, State, Step
-from tailrace.errors import CorruptError, FencedError, SinkError, TailraceError
+from tailrace.errors import CorruptError, FencedError, SinkError, SinkRefused, TailraceError
 from tailrace.sinks.opensearch.cluster import NDJSON, Cluster
 from tailrace.sinks.opensearch.index_name import SinkId
 from tailrace.sinks.opensearch.stored_document import read_documents
+from tailrace.sinks.opensearch.table_index import index_uuids
 
 _log = logging.getLogger("tailrace.deliver")
 
@@ -27,7 +28,9 @@ FIRST: Final = Position(Lsn(0), 0)
 _FORMAT: Final = 1
 _PAGE: Final = 500
 _GUARD: Final = ("if_seq_no", "if_primary_term")
-_SETTINGS: Final = {"index": {"number_of_shards": 1, "translog.durability": "request", "hidden": True}}
+_SETTINGS: Final = {
+    "index": {"number_of_shards": 1, "translog.durability": "request", "hidden": True, "auto_expand_replicas": "0-1"}
+}
 _MAPPINGS: Final = {
     "dynamic": False,
     "properties": {"sink": {"type": "keyword"}, "kind": {"type": "keyword"}},
@@ -58,6 +61,8 @@ class SinkRecord:
 
     state: State
     pending: Step | None
+    part: int
+    """The last part of it that was begun; -1 without one."""
     claim: str
     version: tuple[int, int] | None
     """Sequence number and primary term; None to write whatever is there."""
@@ -72,12 +77,14 @@ class Ledger:
 
     def create(self) -> None:
         """Create the index if there is none, and learn its identity."""
-        body = {"settings": _SETTINGS, "mappings": _MAPPINGS}
-        answer = self._cluster.ask("PUT", (self._index,), body=body, expected=(400,))
-        if answer.status == 400 and answer.error != "resource_already_exists_exception":
-            raise SinkError(f"{self._index} cannot be created: {answer.error}", "`tailrace check` inspects the cluster")
-        found = self._cluster.ask("GET", (self._index, "_settings", "index.uuid"), {"flat_settings": True}).json()
-        (self._uuid,) = [index["settings"]["index.uuid"] for index in found.values()]
+        if not index_uuids(self._cluster, [self._index]):
+            body = {"settings": _SETTINGS, "mappings": _MAPPINGS}
+            answer = self._cluster.ask("PUT", (self._index,), body=body, expected=(400,))
+            if answer.status == 400 and answer.error != "resource_already_exists_exception":
+                raise SinkRefused(
+                    f"{self._index} cannot be created: {answer.error}", "`tailrace check` inspects the cluster"
+                )
+        (self._uuid,) = index_uuids(self._cluster, [self._index]).values()
 
     def read(self) -> SinkRecord | None:
         """Return the sink's own document; None if it never delivered to this cluster."""
@@ -105,6 +112,7 @@ class Ledger:
             return SinkRecord(
                 cursors.state_from_json(raw["state"]),
                 None if raw["pending"] is None else cursors.step_from_json(raw["pending"]),
+                raw["part"],
                 raw["claim"],
                 (found["_seq_no"], found["_primary_term"]),
             )
@@ -113,13 +121,18 @@ class Ledger:
                 f"{self._index}/{self._sink} is not the state of a sink", REWIND.format(self._sink)
             ) from error
 
-    def claim(self, step: Step, token: str) -> bool:
-        """Take over a step; return whether an earlier attempt may have written some of it."""
+    def claim(self, step: Step, part: int, token: str) -> bool:
+        """Take over a part of a step; return whether an earlier attempt may have written some of it."""
         found = self.require(step.before)
-        is_repeat = found.pending == step
+        if found.pending not in (None, step):
+            raise SinkError(
+                f"sink {self._sink}: a step up to {found.pending.end.lsn if found.pending else None} was begun",
+                "Opening the sink again, which repeats that step first.",
+            )
+        is_repeat = found.pending == step and part <= found.part
         # A load writes to a new index and starts again after a crash.
         pending = None if step.loads else step
-        self._write(replace(found, pending=pending, claim=token))
+        self._write(replace(found, pending=pending, part=max(part, found.part), claim=token))
         return is_repeat
 
     def check_claim(self, token: str) -> None:
@@ -144,11 +157,11 @@ class Ledger:
 
     def advance(self, before: State, after: State) -> None:
         """Store a state; FencedError if the sink is not in the state before it."""
-        self._write(replace(self.require(before), state=after, pending=None, claim=""))
+        self._write(replace(self.require(before), state=after, pending=None, part=-1, claim=""))
 
     def set_state(self, state: State) -> None:
         """Store a state, whatever is there."""
-        self._write(SinkRecord(state, None, "", None))
+        self._write(SinkRecord(state, None, -1, "", None))
 
     def _write(self, record: SinkRecord) -> None:
         guard = {} if record.version is None else dict(zip(_GUARD, record.version, strict=True))
@@ -159,6 +172,7 @@ class Ledger:
             "ledger": self._uuid or self._find_uuid(),
             "state": cursors.state_to_json(record.state),
             "pending": None if record.pending is None else cursors.step_to_json(record.pending),
+            "part": record.part,
             "claim": record.claim,
         }
         answer = self._cluster.ask("PUT", (self._index, "_doc", self._sink), guard, body, expected=(409,))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tailrace.delivery.coalesce import coalesce
 from tailrace.delivery.contract import BaseSink, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
-from tailrace.errors import ConfigError
-from tailrace.log import source_record
+from tailrace.delivery.transforms import Shaping
+from tailrace.errors import ConfigError, SinkError
+from tailrace.finding import Finding, Severity
+from tailrace.log import published_table, source_record
 from tailrace.settings.secret import with_picklable_secrets
 from tailrace.sinks.messages.batching import prefetch
+from tailrace.sinks.opensearch.check import check_cluster
 from tailrace.sinks.opensearch.cluster import Cluster
 from tailrace.sinks.opensearch.index_name import SinkId, alias_name, displaced_alias
 from tailrace.sinks.opensearch.ledger import Ledger, TableRecord
 from tailrace.sinks.opensearch.options import OpenSearchOptions
-from tailrace.sinks.opensearch.step_writer import Claim, StepWriter
+from tailrace.sinks.opensearch.step_writer import Claim, StepWriter, is_keyless, keyless_error
 from tailrace.sinks.opensearch.table_index import (
     index_uuids,
     move_aliases,
@@ -74,19 +77,22 @@ class OpenSearchSink(BaseSink):
         if found is None:
             return State()
         state = self._check_indices(found.state)
+        if state != found.state:
+            # The rest of a step that was begun cannot be repeated without these tables: everything is loaded again.
+            state = state if self._pending is None else replace(state, tables={})
+            ledger.set_state(state)
+            self._pending = None
         if self._pending is None:
             ledger.remove_journal()
-            self._publish(self._tables.values())
+            self._show(self._tables.values())
         self._remove_leftovers()
-        if state != found.state:
-            self.rewind(state)
         return state
 
     def pending(self) -> Step | None:
         return self._pending
 
     def stage(self, part: Part) -> StageReceipt:
-        writer = self._writer(part.step)
+        writer = self._writer(part.step, part.number if part.load is None else -1)
         runs = prefetch(coalesce(part.chunks))
         if part.load is not None:
             writer.load(part.load, part.number, runs)
@@ -111,7 +117,10 @@ class OpenSearchSink(BaseSink):
         self._assign_aliases(list(touched))
         # After a crash in a commit, the aliases may be behind the records.
         is_resumed = self._pending is not None
-        self._publish(record for oid, record in self._tables.items() if is_resumed or before.get(oid) != record)
+        changed = [record for oid, record in self._tables.items() if is_resumed or before.get(oid) != record]
+        for record in changed:
+            ledger.save_table(record)
+        self._show(changed)
         ledger.advance(step.before, step.after)
         self._pending = None
         ledger.forget_rows(name for receipt in receipts for name in receipt.journal)
@@ -121,6 +130,9 @@ class OpenSearchSink(BaseSink):
             self._remove_leftovers()
 
     def rewind(self, state: State) -> None:
+        found = self._ledger.read()
+        if found is not None and found.pending is not None and state.tables:
+            raise SinkError(f"sink {self.name}: a step was begun", "Opening the sink again, which repeats it first.")
         self._ledger.set_state(state)
         self._pending = None
 
@@ -128,6 +140,14 @@ class OpenSearchSink(BaseSink):
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+
+    def check(self) -> Iterator[Finding]:
+        yield from check_cluster(self._id, self._options)
+        shaping = Shaping(self._context.common)
+        for relation in published_table.load(Store.open(self._context.store.url, self._context.store.options)):
+            if shaping.load(relation) is not None and is_keyless(relation):
+                error = keyless_error(relation)
+                yield Finding(Severity.ERROR, relation.qualified_name, f"cannot be delivered: {error}", error.hint)
 
     @property
     def _connected(self) -> Cluster:
@@ -139,8 +159,8 @@ class OpenSearchSink(BaseSink):
     def _ledger(self) -> Ledger:
         return Ledger(self._connected, self._id)
 
-    def _writer(self, step: Step) -> StepWriter:
-        claim = Claim(self._id, self._options, self._alias_of, step, uuid.uuid4().hex)
+    def _writer(self, step: Step, part: int) -> StepWriter:
+        claim = Claim(self._id, self._options, self._alias_of, step, part, uuid.uuid4().hex)
         return StepWriter(self._connected, claim)
 
     def _alias_of(self, target: tuple[str, str]) -> str:
@@ -170,7 +190,7 @@ class OpenSearchSink(BaseSink):
         empty = [load for load in step.loads if load.relation.oid not in begun]
         if not empty:
             return []
-        writer = self._writer(step)
+        writer = self._writer(step, -1)
         for load in empty:
             writer.load(load, 0, iter(()))
         return list(writer.tables.values())
@@ -192,13 +212,10 @@ class OpenSearchSink(BaseSink):
                 self._tables[other.oid] = replace(other, alias=displaced_alias(wanted, other.oid))
             self._tables[oid] = replace(record, alias=wanted)
 
-    def _publish(self, records: Iterable[TableRecord]) -> None:
-        """Save records, and show readers their indices. A table that no step was committed for has no alias yet."""
-        changed = [record for record in records if record.alias]
-        for record in changed:
-            self._ledger.save_table(record)
-        if changed:
-            move_aliases(self._connected, self._id, {record.index: record.alias for record in changed})
+    def _show(self, records: Iterable[TableRecord]) -> None:
+        """Show readers the indices of tables. A table that no step was committed for has no alias yet."""
+        if aliases := {record.index: record.alias for record in records if record.alias}:
+            move_aliases(self._connected, self._id, aliases)
 
     def _remove_leftovers(self) -> None:
         """Remove indices that were replaced, and those of attempts that failed."""

@@ -34,7 +34,7 @@ from tailrace.sinks.opensearch.bulk import BulkLimits, BulkWriter, Writes, delet
 from tailrace.sinks.opensearch.cluster import Cluster
 from tailrace.sinks.opensearch.document_conversion import DocumentConversion, is_compatible
 from tailrace.sinks.opensearch.index_mapping import field_limit, field_values, mapping_of
-from tailrace.sinks.opensearch.index_name import SinkId, document_id, field_name, new_index_name
+from tailrace.sinks.opensearch.index_name import SinkId, document_ids, field_name, new_index_name
 from tailrace.sinks.opensearch.ledger import FIRST, Ledger, TableRecord
 from tailrace.sinks.opensearch.options import OpenSearchOptions
 from tailrace.sinks.opensearch.partial_row import complete_document
@@ -57,6 +57,7 @@ class Claim:
     alias_of: Callable[[tuple[str, str]], str]
     """Returns a table's alias."""
     step: Step
+    part: int
     token: str
 
 
@@ -68,7 +69,7 @@ class StepWriter:
         self._claim = claim
         self._options = claim.options
         self._ledger = Ledger(cluster, claim.sink)
-        self._is_repeat = self._ledger.claim(claim.step, claim.token)
+        self._is_repeat = self._ledger.claim(claim.step, claim.part, claim.token)
         self._loads = {load.relation.oid: load for load in claim.step.loads}
         self.tables: dict[int, TableRecord] = {}
         """The tables that were written to."""
@@ -81,7 +82,6 @@ class StepWriter:
         writer = self._bulk_writer(record)
         for run in runs:
             if not has_key(run.relation):
-                self._refuse_without_key(run.relation)
                 prefixed = pc.binary_join_element_wise("snapshot", json_columns.positions(run.at), "-")
                 writer.send(
                     prefetch(self._row_writes(run.relation, run.new, prefixed, run.at.commit_lsn, run.at.ordinal))
@@ -90,11 +90,13 @@ class StepWriter:
             columns = [run.new.batch.column(column) for column in key_columns(run.relation)]
             keys = key_texts(columns)
             writer.send(
-                prefetch(self._row_writes(run.relation, run.new, _ids(keys), run.at.commit_lsn, run.at.ordinal))
+                prefetch(self._row_writes(run.relation, run.new, document_ids(keys), run.at.commit_lsn, run.at.ordinal))
             )
 
     def apply(self, run: TableChanges) -> None:
         """Write the net effect of changes."""
+        if is_keyless(run.relation):
+            raise keyless_error(run.relation)
         record = self._record(run)
         is_new = _is_from(run, record.since)
         if not is_new.all():
@@ -108,7 +110,6 @@ class StepWriter:
         record = self._follow(record, run.relation, run.at.position(0))
         writer = self._bulk_writer(record)
         if not has_key(run.relation):
-            self._refuse_without_key(run.relation)
             ids = json_columns.positions(run.at)
             writer.send(self._row_writes(run.relation, run.new, ids, run.at.commit_lsn, run.at.ordinal))
             return
@@ -123,10 +124,10 @@ class StepWriter:
 
     def _whole_writes(self, relation: Relation, effect: NetEffect, rows: I64) -> Iterator[Writes]:
         images = effect.rows if len(rows) == len(effect.rows) else replace(effect.rows.take(rows), unchanged={})
-        ids = _ids(effect.keys.take(pa.array(rows)))
+        ids = document_ids(effect.keys.take(pa.array(rows)))
         yield from self._row_writes(relation, images, ids, effect.commit_lsn[rows], effect.ordinal[rows])
         if len(effect.removed):
-            yield delete_writes(_ids(effect.removed), effect.last_lsn, effect.removed_at)
+            yield delete_writes(document_ids(effect.removed), effect.last_lsn, effect.removed_at)
 
     def _row_writes(
         self, relation: Relation, images: Images, ids: pa.Array, commit_lsn: I64, ordinal: I64
@@ -145,7 +146,7 @@ class StepWriter:
         """Complete rows from their own documents."""
         for page in _pages(rows):
             completed = self._completed(record, relation, effect, page, effect.keys, skips_newer=True)
-            yield _document_writes(effect, completed, _ids(effect.keys))
+            yield _document_writes(effect, completed, document_ids(effect.keys))
 
     def _store_moved(self, record: TableRecord, relation: Relation, effect: NetEffect, rows: I64) -> None:
         """Complete rows from the documents under their old keys, unless an earlier attempt did."""
@@ -163,7 +164,7 @@ class StepWriter:
         for page in _pages(rows):
             names = {int(row): _journal_name(record, effect, row) for row in page}
             known = self._ledger.journal(names.values())
-            yield _document_writes(effect, {row: known[name] for row, name in names.items()}, _ids(effect.keys))
+            yield _document_writes(effect, {row: known[name] for row, name in names.items()}, document_ids(effect.keys))
 
     def _completed(
         self,
@@ -185,7 +186,7 @@ class StepWriter:
             keys: The keys of the documents that have the values.
             skips_newer: Leave out rows whose document is newer or gone: the step is repeated.
         """
-        ids = dict(zip(rows.tolist(), _ids(keys.take(pa.array(rows))).to_pylist(), strict=True))
+        ids = dict(zip(rows.tolist(), document_ids(keys.take(pa.array(rows))).to_pylist(), strict=True))
         stored = read_documents(self._cluster, self._alias(record), list(ids.values()))
         sent = row_documents(effect.rows.take(rows), relation, field_name, field_values)
         found, missing = {}, []
@@ -251,7 +252,8 @@ class StepWriter:
             yield index_writes(pa.array(ids, pa.string()), versions, documents, np.zeros(len(ids), np.int64))
 
     def _begin_load(self, load: Load) -> TableRecord:
-        self._refuse_without_key(load.relation)
+        if is_keyless(load.relation):
+            raise keyless_error(load.relation)
         made = TableRecord(load.relation.oid, load.relation, load.target, "", "", snapshot=load.snapshot)
         record = self._new_index(made, load.relation, FIRST)
         self._save(record)
@@ -287,12 +289,17 @@ class StepWriter:
     def _check_claim(self) -> None:
         self._ledger.check_claim(self._claim.token)
 
-    def _refuse_without_key(self, relation: Relation) -> None:
-        if not has_key(relation) and relation.identity == "f":
-            raise SinkRefused(
-                f"{relation.qualified_name} has REPLICA IDENTITY FULL and no key: nothing identifies a document",
-                "add a primary key to the table, or name the table in `exclude` of the sink",
-            )
+
+def is_keyless(relation: Relation) -> bool:
+    """Whether rows of a table change, and nothing identifies them. A table without a key that only grows is fine."""
+    return not has_key(relation) and relation.identity == "f"
+
+
+def keyless_error(relation: Relation) -> SinkRefused:
+    return SinkRefused(
+        f"{relation.qualified_name} has REPLICA IDENTITY FULL and no key: nothing identifies a document",
+        "add a primary key to the table, or name the table in `exclude` of the sink",
+    )
 
 
 def _is_from(run: TableChanges, since: Position) -> npt.NDArray[np.bool_]:
@@ -301,15 +308,6 @@ def _is_from(run: TableChanges, since: Position) -> npt.NDArray[np.bool_]:
     is_same = at.commit_lsn == since.commit_lsn
     found: npt.NDArray[np.bool_] = (at.commit_lsn > since.commit_lsn) | (is_same & (at.ordinal >= since.ordinal))
     return found
-
-
-def _ids(keys: pa.Array) -> pa.Array:
-    """Return the `_id` of each key."""
-    is_odd = pc.or_(pc.equal(keys, ""), pc.greater(pc.binary_length(keys), 512))
-    is_odd = pc.or_(is_odd, pc.starts_with(keys, "sha256:"))
-    if not pc.any(is_odd).as_py():
-        return keys
-    return pa.array([None if key is None else document_id(key) for key in keys.to_pylist()], pa.string())
 
 
 def _pages(rows: I64) -> Iterator[I64]:
