@@ -94,7 +94,7 @@ def test_a_server_that_lost_everything_is_noticed(scene: ValkeyScene) -> None:
     for _ in range(2):
         with pytest.raises(SinkDiverged, match="it has lost them") as caught:
             scene.deliver()
-    assert "--rewind snapshot" in caught.value.hint
+    assert "sink rewind tested snapshot" in caught.value.hint
     made = scene.driver().make_stepper()
     made.rewind("snapshot")
     made.sink.close()

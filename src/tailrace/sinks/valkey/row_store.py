@@ -294,8 +294,7 @@ def _converted(images: Images, old: Relation, new: Relation, sink: str) -> Image
             raise SinkRefused(
                 f"{new.qualified_name}, column {column.name}: its type changed at the source, and a value here cannot"
                 " be converted",
-                "take a new snapshot of the table, then"
-                f" `tailrace deliver --sink {sink} --reload {new.qualified_name}`",
+                f"take a new snapshot of the table, then `tailrace sink reload {sink} {new.qualified_name}`",
             )
         arrays[index] = column_texts(values, column)
     return replace(projected, batch=record_batch(arrays, projected.batch.schema, len(images)))
