@@ -219,6 +219,30 @@ def test_a_large_table_is_emptied_and_reloaded(scene: ValkeyScene, monkeypatch: 
     scene.assert_rows("t", "id")
 
 
+@pytest.mark.parametrize("mode", ["hash", "json"])
+def test_a_reload_repeats_new_definitions(
+    database: Database, valkey_server: ValkeyServer, tmp_path: Path, mode: str
+) -> None:
+    """Rows at the server have the newest definition already when the load begins with an older one."""
+    scene = ValkeyScene(database, valkey_server, tmp_path, mode)
+    scene.capture("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)", snapshot=None)
+    scene.capture(
+        "ALTER TABLE t RENAME id TO no",
+        "INSERT INTO t VALUES (3, 3)",
+        "ALTER TABLE t DROP n, ADD note text",
+        "INSERT INTO t VALUES (4, 'four')",
+        "DELETE FROM t WHERE no = 1",
+    )
+    scene.deliver()
+    before = scene.place.rows()
+    with scene.stepper() as one:
+        assert one.reload(["public.t"]) == 1
+    assert scene.place.rows() == before
+    if mode == "hash":
+        scene.assert_rows("t", "no")
+    assert {*before} == {"public:t:2", "public:t:3", "public:t:4"}
+
+
 def test_a_table_takes_the_name_of_another(scene: ValkeyScene) -> None:
     scene.capture("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)", snapshot=None)
     scene.deliver()

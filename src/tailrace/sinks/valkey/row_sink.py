@@ -47,6 +47,6 @@ class RowSink(ServerSink):
             self._check_interrupted(step, self._progress(kept.transport))
             for load in step.loads:
                 require_key(load.relation, self._options.template(self._database))
-                kept.transport.finish_load(load)
+                kept.transport.finish_load(load, self._stored_state.replays)
         super().commit(step, receipts)
         self._last_transport = kept.id

@@ -90,7 +90,7 @@ class RowTransport:
         """Write rows and the progress in one transaction."""
         loading = {load.relation.oid: load.snapshot for load in messages.loads}
         for change in messages.changes:
-            self._prepare(change.relation, change.target, loading, is_load=messages.is_load)
+            self._prepare(change.relation, change.target, loading, after.replays, is_load=messages.is_load)
         completed = [self._completed(change) for change in messages.changes]
         for change in completed:
             if change.empties:
@@ -98,34 +98,41 @@ class RowTransport:
         self._writer.watch()
         batch = CommandBatch()
         for change in completed:
-            if self._is_first(loading.get(change.relation.oid)):
+            if self._is_first(loading.get(change.relation.oid), after.replays):
                 batch.add("DEL", self._keys.loaded(change.relation.oid))
             self._add(batch, change, is_loading=change.relation.oid in loading)
         self._state.add_progress(batch, after)
         self._writer.run(batch, messages.changes[0].span)
         self._progress = after
 
-    def finish_load(self, load: Load) -> None:
-        """Remove the rows that a load did not write."""
-        oid = load.relation.oid
-        self._prepare(load.relation, load.target, {oid: load.snapshot}, is_load=True)
-        stale = self._keys.stale(oid)
+    def finish_load(self, load: Load, replays: int) -> None:
+        """Remove the rows that a load did not write. `replays` is how often the sink was rewound."""
+        loading = {load.relation.oid: load.snapshot}
+        self._prepare(load.relation, load.target, loading, replays, is_load=True)
+        self._remove_stale(load.relation, load.snapshot, replays)
+
+    def _remove_stale(self, relation: Relation, snapshot: str, replays: int) -> None:
+        rows, loaded, stale = (of(relation.oid) for of in (self._keys.rows, self._keys.loaded, self._keys.stale))
+        what = f"load of {relation.qualified_name}"
         self._writer.watch()
         batch = CommandBatch()
-        if self._is_first(load.snapshot):  # the table is empty
-            batch.add("DEL", self._keys.loaded(oid))
-        batch.add("SDIFFSTORE", stale, self._keys.rows(oid), self._keys.loaded(oid))
-        self._writer.run(batch, f"load of {load.relation.qualified_name}")
+        if self._is_first(snapshot, replays):  # the table is empty
+            batch.add("DEL", loaded)
+        batch.add("SDIFFSTORE", stale, rows, loaded)
+        self._writer.run(batch, what)
         for keys in self._groups(stale):
             batch = CommandBatch()
             batch.add_many("UNLINK", values=keys)
-            batch.add_many("SREM", self._keys.rows(oid), values=keys)
+            batch.add_many("SREM", rows, values=keys)
             batch.add_many("SREM", stale, values=keys)
-            self._writer.run(batch, f"load of {load.relation.qualified_name}")
+            self._writer.run(batch, what)
 
-    def _is_first(self, snapshot: str | None) -> bool:
-        """Whether nothing of a load was written yet."""
-        return snapshot is not None and (self._progress is None or snapshot not in self._progress.loads)
+    def _is_first(self, snapshot: str | None, replays: int) -> bool:
+        """Whether nothing of a load was written yet, since the sink was last rewound."""
+        if snapshot is None:
+            return False
+        written = self._progress
+        return written is None or written.replays != replays or snapshot not in written.loads
 
     def _add(self, batch: CommandBatch, change: RowChange, *, is_loading: bool) -> None:
         oid = change.relation.oid
@@ -193,7 +200,7 @@ class RowTransport:
             yield keys
 
     def _prepare(
-        self, relation: Relation, target: tuple[str, str], loading: Mapping[int, str], *, is_load: bool
+        self, relation: Relation, target: tuple[str, str], loading: Mapping[int, str], replays: int, *, is_load: bool
     ) -> None:
         """Give the rows of a table the definition that the next changes have."""
         oid = relation.oid
@@ -205,6 +212,9 @@ class RowTransport:
                 self._free(other, table)
         wanted = StoredTable(relation, target)
         if known is not None and not is_load and not _is_same_form(known, wanted):
+            if oid in loading:
+                # The rows that are not of this load may have a newer definition, from an earlier delivery.
+                self._remove_stale(relation, loading[oid], replays)
             self._rewrite(known, wanted, is_loading=oid in loading)
             return
         self._writer.watch()
