@@ -108,6 +108,17 @@ def _is_open(stepper: DrivenStepper) -> bool:
     return True
 
 
+def has_delivered(stepper: DrivenStepper) -> bool:
+    """Deliver everything; after a failure that may pass, open the sink again, as a pipeline does."""
+    with suppress(SinkError):
+        try:
+            stepper.deliver(stepper.log_end())
+            return True
+        except SinkError:
+            stepper.open()
+    return False
+
+
 def in_other_processes(rng: random.Random, times: int = 1) -> Run:
     """Run tasks as other processes would: on copies, each `times` times, and in random order if the sink allows it."""
 

@@ -6,15 +6,16 @@ import hashlib
 import itertools
 import json
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.contract.message_destination import MESSAGES, MessageDestination, ReceivedMessage
 from tests.fixtures.kafka import QUIET
 
 from tailrace.embedded.kafka import KafkaServer
+from tailrace.embedded.process import wait_until
 
 _numbers = itertools.count(1)
 
@@ -74,6 +75,18 @@ class KafkaTopics(MessageDestination):
         """All messages in the sink's topics."""
         return list(consume(self.server.bootstrap, f"{self.prefix}.", isolation))
 
+    def when_more(self, act: Callable[[], None]) -> None:
+        """Act as soon as the sink has written another progress, which may not be committed yet."""
+        configuration = {"bootstrap.servers": self.server.bootstrap, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**configuration, "group.id": "tests", **QUIET})
+        cursor = TopicPartition(f"cursor-{self.prefix}", 0)
+        try:
+            before = consumer.get_watermark_offsets(cursor, 30)
+            assert wait_until(lambda: consumer.get_watermark_offsets(cursor, 30) != before, 60)
+            act()
+        finally:
+            consumer.close()
+
 
 def _escaped(name: str) -> str:
     allowed = string.ascii_letters + string.digits + "_-"
@@ -93,13 +106,15 @@ def consume(bootstrap: str, prefix: str, isolation: str = "read_committed", **co
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "fetch.wait.max.ms": 5,
+            "auto.offset.reset": "error",
             **QUIET,
             **configuration,
         }
     )
     try:
         topics = [topic for topic in consumer.list_topics(timeout=30).topics.values() if topic.topic.startswith(prefix)]
-        partitions = [TopicPartition(t.topic, number, OFFSET_BEGINNING) for t in topics for number in t.partitions]
+        # To ask for the beginning of each partition takes longer than to read it.
+        partitions = [TopicPartition(t.topic, number, 0) for t in topics for number in t.partitions]
         consumer.assign(partitions)
         waiting = {(one.topic, one.partition) for one in partitions}
         while waiting:

@@ -45,6 +45,8 @@ class MessageDestination(ABC):
 
     is_exact: ClassVar[bool] = True
     """Whether the sink promises each message once. If not, repetitions have equal ids and contents."""
+    _read: Sequence[ReceivedMessage] | None = None
+    """What was received, while it is compared: to read it takes longer than to compare it."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]: ...
@@ -62,10 +64,13 @@ class MessageDestination(ABC):
         """The name of a table's destination."""
 
     def assert_holds(self, scenario: Scenario, mark: Mark, state: State, began: Lsn) -> None:
-        received = self.received()
-        self._assert_order(received)
-        self._assert_ids(received)
-        assert_delivered(self, scenario, state, began, again=not self.is_exact, has_markers=False)
+        self._read = self.received()
+        try:
+            self._assert_order(self._read)
+            self._assert_ids(self._read)
+            assert_delivered(self, scenario, state, began, again=not self.is_exact, has_markers=False)
+        finally:
+            self._read = None
 
     def _assert_order(self, received: Sequence[ReceivedMessage]) -> None:
         """Assert that the changes of each key are in order; the first time that each was received, if they repeat."""
@@ -87,14 +92,17 @@ class MessageDestination(ABC):
             assert id not in contents or not self.is_exact, f"{id} was received twice"
             assert contents.setdefault(id, message.payload) == message.payload, f"{id} has two contents"
 
+    def _messages(self) -> Sequence[ReceivedMessage]:
+        return self.received() if self._read is None else self._read
+
     def records(self) -> Iterator[Record]:
-        for message in self.received():
+        for message in self._messages():
             if not message.is_row:
                 is_last = message.headers["Tailrace-Last"] == "true"
                 yield Record(message.position, is_last, self._content(message))
 
     def loaded(self) -> Iterator[tuple[tuple[int, Lsn], Any]]:
-        for message in self.received():
+        for message in self._messages():
             if message.is_row:
                 at = message.payload["relation_id"], message.position.commit_lsn
                 yield at, json.dumps(normalize(message.payload["data"]))

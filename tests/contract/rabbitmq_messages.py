@@ -7,14 +7,18 @@ import gc
 import hashlib
 import itertools
 import json
+import time
 import uuid
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import aio_pika
+import aio_pika.exceptions
 import rstream
+import rstream.exceptions
 from aio_pika.abc import AbstractIncomingMessage
 from rstream.amqp import amqp_decoder
 from tests.contract.message_destination import MESSAGES, MessageDestination, ReceivedMessage
@@ -28,7 +32,8 @@ Answer = TypeVar("Answer")
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run a client. rstream and aio-pika leave their sockets to the garbage collector."""
+    """Run a client. rstream and aio-pika leave their sockets to the garbage collector. Clients of rstream are not
+    closed: that takes the better part of a second, and fails if the broker has ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
@@ -109,18 +114,41 @@ class RabbitMqStreams(MessageDestination):
     def fingerprint(self) -> Any:
         return self.consume()
 
+    def when_more(self, act: Callable[[], None]) -> None:
+        """Act as soon as one of the streams has another message. The act may end the broker."""
+
+        async def wait() -> None:
+            arrived = asyncio.Event()
+            next_message = rstream.ConsumerOffsetSpecification(rstream.OffsetType.NEXT)
+            consumer = await self._consumer()
+            for stream in {self.stream_of(*table) for table in self.tables}:
+                if await consumer.stream_exists(stream):
+                    await consumer.subscribe(
+                        stream, lambda *_: arrived.set(), offset_specification=next_message, decoder=bytes
+                    )
+            await asyncio.wait_for(arrived.wait(), 60)
+            act()
+
+        run(wait())
+
     def publish(self, stream: str, content: bytes, count: int = 1) -> None:
         """Publish as another client."""
 
         async def publish() -> None:
-            async with self._producer() as producer:
-                for _ in range(count):
-                    await producer.send_wait(stream, content)
+            producer = await self._producer()
+            await asyncio.gather(*(producer.send_wait(stream, content) for _ in range(count)))
 
         run(publish())
 
-    def _producer(self) -> rstream.Producer:
-        return rstream.Producer("127.0.0.1", self.server.stream_port, **self._login)
+    async def _producer(self) -> rstream.Producer:
+        producer = rstream.Producer("127.0.0.1", self.server.stream_port, **self._login)
+        await producer.start()
+        return producer
+
+    async def _consumer(self) -> rstream.Consumer:
+        consumer = rstream.Consumer("127.0.0.1", self.server.stream_port, **self._login)
+        await consumer.start()
+        return consumer
 
     @property
     def _login(self) -> dict[str, Any]:
@@ -142,18 +170,16 @@ class RabbitMqStreams(MessageDestination):
             elif (message := _stream_message(context.stream, content)) is not None:
                 found.setdefault(context.stream, []).append(message)
 
-        async with (
-            rstream.Consumer("127.0.0.1", self.server.stream_port, **self._login) as consumer,
-            self._producer() as producer,
-        ):
-            left |= {name for name in sorted(names) if await consumer.stream_exists(name)}
-            if not left:
-                return []
-            for stream in sorted(left):
-                await producer.send_wait(stream, end)
-            for stream in sorted(left):
-                await consumer.subscribe(stream, receive, decoder=bytes, initial_credit=100)
-            await asyncio.wait_for(finished.wait(), 120)
+        consumer = await self._consumer()
+        left |= {name for name in sorted(names) if await consumer.stream_exists(name)}
+        if not left:
+            return []
+        producer = await self._producer()
+        for stream in sorted(left):
+            await producer.send_wait(stream, end)
+        for stream in sorted(left):
+            await consumer.subscribe(stream, receive, decoder=bytes, initial_credit=100)
+        await asyncio.wait_for(finished.wait(), 120)
         return [message for stream in sorted(found) for message in found[stream]]
 
 
@@ -219,6 +245,26 @@ class RabbitMqQueue(MessageDestination):
         run(self._take())
         return list(self._taken)
 
+    def when_more(self, act: Callable[[], None]) -> None:
+        """Act as soon as the queue has another message. The act may end the broker."""
+
+        async def wait() -> None:
+            connection = await aio_pika.connect(self.server.url)
+            channel = await connection.channel()
+
+            async def count() -> int:
+                queue = await channel.declare_queue(self.prefix, passive=True)
+                return queue.declaration_result.message_count or 0
+
+            before, give_up_at = await count(), time.monotonic() + 60
+            while await count() == before:
+                assert time.monotonic() < give_up_at
+            act()
+            with suppress(OSError, TimeoutError, aio_pika.exceptions.AMQPError):
+                await asyncio.wait_for(connection.close(), 10)
+
+        run(wait())
+
     def bind(self, *keys: str) -> None:
         """Bind the queue to these routing keys instead of all."""
 
@@ -247,6 +293,15 @@ class RabbitMqQueue(MessageDestination):
                 assert raw.delivery_mode is aio_pika.DeliveryMode.PERSISTENT
                 self._taken.append(amqp_message(raw.routing_key or "", raw))
                 await raw.ack()
+
+
+def is_readable(place: RabbitMqStreams | RabbitMqQueue) -> bool:
+    """Whether the broker, which was started again, has recovered everything."""
+    try:
+        place.consume()
+    except (OSError, rstream.exceptions.ServerError):
+        return False
+    return True
 
 
 def amqp_message(destination: str, raw: AbstractIncomingMessage) -> Consumed:

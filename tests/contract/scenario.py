@@ -256,6 +256,31 @@ class Scenario:
     def end(self) -> Offset:
         return self.marks[-1].offset
 
+    def assert_results_in_rows(self) -> None:
+        """Assert that the rows of snapshots and the changes of the log result in PostgreSQL's rows at each mark."""
+        floors = {s.relation.oid: s.lsn for s in self.snapshots}
+        ahead = sorted((s for s in self.snapshots if s.lsn == floors[s.relation.oid]), key=lambda s: s.lsn)
+        marks = list(self.marks)
+        replica = oracle.Replica()
+
+        def reach(lsn: Lsn) -> None:
+            while ahead and ahead[0].lsn <= lsn:
+                snapshot = ahead.pop(0)
+                replica.load(snapshot.relation, self.copied[snapshot.relation.oid, snapshot.lsn].elements())
+            while marks and marks[0].lsn <= lsn:
+                mark = marks.pop(0)
+                for name, table in mark.tables.items():
+                    if floors.get(table.oid, lsn) < mark.lsn:
+                        assert replica.rows(*name) == table.rows, name
+
+        for position, change in self.changes.items():
+            reach(position.commit_lsn)
+            if change.relation is not None and floors.get(change.relation.oid, self.end.lsn) <= position.commit_lsn:
+                replica.apply(change)
+        reach(self.end.lsn)
+        assert not marks
+        assert {t.oid for t in self.marks[-1].tables.values()} <= floors.keys(), "some tables cannot be delivered"
+
 
 class _Making:
     def __init__(self, database: Database, given: settings.Settings, scenario: Scenario) -> None:
@@ -270,35 +295,10 @@ class _Making:
         for number, statement in enumerate(statements):
             self.connection.execute(statement.encode())
             if running is not None and number % 5 == 0:
-                self._catch_up(running)
-
-    def _catch_up(self, running: CaptureThread) -> None:
-        query = "SELECT pg_logical_emit_message(true, %s, 'quiet')::text"
-        row = self.connection.execute(query, [_MARK]).fetchone()
-        assert row is not None
-        running.wait_for(Lsn(Lsn.parse(row[0]) + 1))
+                _catch_up(self.connection, running)
 
     def mark(self, running: CaptureThread) -> None:
-        self._catch_up(running)
-        objects = frozenset(info.key for info in self.store.list(""))
-        offset = planner.latest_offset(LogReader(self.store))
-        self.scenario.marks.append(
-            Mark(offset, dict(self._tables()), oracle.column_descriptions(self.connection), objects)
-        )
-
-    def _tables(self) -> Iterator[tuple[Name, Table]]:
-        found = self.connection.execute(
-            """
-            SELECT n.nspname, c.relname, c.oid::int8, ARRAY(
-                SELECT attname::text FROM pg_attribute
-                WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum)
-            FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-            WHERE relkind IN ('r', 'p') AND NOT relispartition
-              AND nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
-            """
-        ).fetchall()
-        for schema, table, oid, columns in found:
-            yield (schema, table), Table(oid, tuple(columns), oracle.rows(self.connection, schema, table, columns))
+        self.scenario.marks.append(take_mark(self.connection, self.store, running))
 
     def snapshot(self, *tables: str) -> None:
         with connect(self.given.source) as connection:
@@ -306,6 +306,36 @@ class _Making:
         job = SnapshotJob(self.given, [t for t in published if t.name in tables])
         job.start()
         assert job.wait(60)
+
+
+def take_mark(connection: psycopg.Connection[Any], store: Store, running: CaptureThread) -> Mark:
+    """Let the log catch up, and read what PostgreSQL has now. No other connection may write in the meantime."""
+    _catch_up(connection, running)
+    objects = frozenset(info.key for info in store.list(""))
+    offset = planner.latest_offset(LogReader(store))
+    return Mark(offset, dict(_read_tables(connection)), oracle.column_descriptions(connection), objects)
+
+
+def _catch_up(connection: psycopg.Connection[Any], running: CaptureThread) -> None:
+    query = "SELECT pg_logical_emit_message(true, %s, 'quiet')::text"
+    row = connection.execute(query, [_MARK]).fetchone()
+    assert row is not None
+    running.wait_for(Lsn(Lsn.parse(row[0]) + 1))
+
+
+def _read_tables(connection: psycopg.Connection[Any]) -> Iterator[tuple[Name, Table]]:
+    found = connection.execute(
+        """
+        SELECT n.nspname, c.relname, c.oid::int8, ARRAY(
+            SELECT attname::text FROM pg_attribute
+            WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum)
+        FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+        WHERE relkind IN ('r', 'p') AND NOT relispartition
+          AND nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+        """
+    ).fetchall()
+    for schema, table, oid, columns in found:
+        yield (schema, table), Table(oid, tuple(columns), oracle.rows(connection, schema, table, columns))
 
 
 def make(database: Database, directory: Path) -> Scenario:

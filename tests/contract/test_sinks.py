@@ -126,28 +126,7 @@ def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_scenario_itself(scenario: Scenario) -> None:
     """The rows of snapshots and the changes of the log result in PostgreSQL's rows at each mark."""
-    floors = {s.relation.oid: s.lsn for s in scenario.snapshots}
-    ahead = sorted((s for s in scenario.snapshots if s.lsn == floors[s.relation.oid]), key=lambda s: s.lsn)
-    marks = list(scenario.marks)
-    replica = oracle.Replica()
-
-    def reach(lsn: Lsn) -> None:
-        while ahead and ahead[0].lsn <= lsn:
-            snapshot = ahead.pop(0)
-            replica.load(snapshot.relation, scenario.copied[snapshot.relation.oid, snapshot.lsn].elements())
-        while marks and marks[0].lsn <= lsn:
-            mark = marks.pop(0)
-            for name, table in mark.tables.items():
-                if floors.get(table.oid, lsn) < mark.lsn:
-                    assert replica.rows(*name) == table.rows, name
-
-    for position, change in scenario.changes.items():
-        reach(position.commit_lsn)
-        if change.relation is not None and floors.get(change.relation.oid, scenario.end.lsn) <= position.commit_lsn:
-            replica.apply(change)
-    reach(scenario.end.lsn)
-    assert not marks
-    assert {t.oid for t in scenario.marks[-1].tables.values()} <= floors.keys(), "some tables cannot be delivered"
+    scenario.assert_results_in_rows()
 
 
 def test_everything_in_one_step(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:

@@ -12,17 +12,18 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests import oracle
-from tests.capturing import CaptureThread, current_lsn, tailrace
+from tests.capturing import CaptureThread, tailrace
 from tests.contract.audit_table import AuditTable
 from tests.contract.lake import Lake, engine
 from tests.contract.nats_stream import NatsStream
+from tests.contract.scenario import Scenario, take_mark
 from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
@@ -55,6 +56,8 @@ class Scene:
             capture=settings.CaptureSettings(seal_after_ms=100, segment_bytes=64 * 1024),
         )
         self.store = Store.open(self.settings.store.url)
+        self.scenario = Scenario(directory / "store")
+        """What was captured, with PostgreSQL's rows before and after the workload."""
         self.workload = Workload(database.connect, seed=3, rest_s=0.5)
         config = directory / "tailrace.toml"
         config.write_text(f'[store]\nurl = "{self.settings.store.url}"\n{sinks}')
@@ -72,10 +75,11 @@ class Scene:
             assert bootstrap.wait(120)
             assert bootstrap.error is None
             bootstrap.stop()
-            with self.workload:
-                yield
-            with self.database.connect() as connection:
-                capture.wait_for(current_lsn(connection))
+            with self.database.connect(client_encoding="UTF8") as connection:
+                self.scenario.marks.append(take_mark(connection, self.store, capture))
+                with self.workload:
+                    yield
+                self.scenario.marks.append(take_mark(connection, self.store, capture))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         # Its own session, so that everything is killed, including Spark's Java and its workers.
@@ -87,6 +91,10 @@ class Scene:
     def tail(self) -> str:
         """The end of the deliveries' output."""
         return self.output.read_text(errors="replace")[-3000:]
+
+    def state_of(self, sink: str) -> Callable[[], object]:
+        """Returns what reads the stored state of a sink."""
+        return lambda: self.store.get(f"cursors/{sink}/state.json")
 
     def deliver_all(self, *arguments: str) -> None:
         process = self.start("--once", *arguments)
@@ -104,21 +112,19 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 class Progress:
-    """The progress of the sinks, from the replica's cursor and the state of the sink `bus`."""
+    """The progress of some sinks."""
 
-    def __init__(self, scene: Scene, replica: Database) -> None:
+    def __init__(self, scene: Scene, *cursors: Callable[[], object]) -> None:
+        """Each of `cursors` returns something that changes whenever a sink advances; None if there is none yet."""
         self._scene = scene
-        self._replica = replica
+        self._cursors = cursors
         self._seen = self._now()
 
-    def _now(self) -> tuple[object, object]:
-        state = self._scene.store.get("cursors/bus/state.json")
-        with suppress(psycopg.Error), self._replica.connect() as connection:
-            return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone(), state
-        return None, state
+    def _now(self) -> list[object]:
+        return [cursor() for cursor in self._cursors]
 
     def wait(self, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-        """Wait until both have advanced since the last call. The process must not end."""
+        """Wait until all have advanced since the last call. The process must not end."""
         have_advanced = wait_until(lambda: process.poll() is not None or self._have_advanced(), seconds)
         assert process.poll() is None, self._scene.tail()
         assert have_advanced, f"nothing was delivered: {self._scene.tail()}"
@@ -164,6 +170,15 @@ class Destinations:
             {bus}
             """
 
+    def progress(self, scene: Scene) -> Progress:
+        """That of the replica and of the stream."""
+        return Progress(scene, self._replica_cursor, scene.state_of("bus"))
+
+    def _replica_cursor(self) -> object:
+        with suppress(psycopg.Error), self.replica.connect() as connection:
+            return connection.execute("SELECT cursor::text FROM tailrace.sinks").fetchone()
+        return None
+
     def assert_match(self, scene: Scene) -> None:
         """Assert that each has every change once, or the source's rows."""
         _assert_replica(scene, self.replica)
@@ -185,7 +200,7 @@ def test_killed_deliveries_and_destinations_lose_and_duplicate_nothing(database:
         bus = destinations.bus
         scene = Scene(database, tmp_path, destinations.toml())
         with scene.captured():
-            progress = Progress(scene, destinations.replica)
+            progress = destinations.progress(scene)
             process = scene.start()
             try:
                 for killed in (server, nats_server) * 2:
@@ -229,7 +244,7 @@ def test_all_sinks_on_a_cluster_whose_workers_are_killed(cluster: Cluster, datab
         destinations = Destinations(server, nats_server, tmp_path)
         scene = Scene(database, tmp_path, destinations.toml())
         with scene.captured():
-            progress = Progress(scene, destinations.replica)
+            progress = destinations.progress(scene)
             process = scene.start("--master", cluster.url)
             try:
                 for _ in range(3):

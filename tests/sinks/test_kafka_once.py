@@ -9,23 +9,20 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from tests.contract.delivery_driver import Crash, DeliveryDriver
-from tests.contract.kafka_topics import KafkaTopics, consume
+from tests.contract.kafka_topics import KafkaTopics
 from tests.fixtures.kafka import QUIET, create_topic, make_server
 from tests.fixtures.network import Proxy
 from tests.log.stream import SOURCE, Server, write
 from tests.pgoutput import build
 from tests.sinks.kafka_faults import before_commit, crash
-from tests.sinks.messages import runs
+from tests.sinks.kafka_publisher import Publisher
 from tests.stepping import DrivenStepper
 
 from tailrace import settings
@@ -39,8 +36,6 @@ from tailrace.log.reader import LogReader
 from tailrace.sinks.kafka import cursor_topic, transport
 from tailrace.sinks.kafka.options import KafkaOptions
 from tailrace.sinks.kafka.topic import Topics
-from tailrace.sinks.kafka.transport import KafkaTransport
-from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.progress import Progress
 from tailrace.store import Store
 
@@ -100,40 +95,10 @@ def _deliver(driver: DeliveryDriver, small: bool = False) -> None:
 # A second process.
 
 
-class Publisher:
-    """A transport of one sink, used without a log: the n-th message has the position 0/n:0."""
-
-    def __init__(self, server: KafkaServer, name: str) -> None:
-        self.name = name
-        self.options = KafkaOptions(url=server.url, cursor_topic=f"cursor-{name}", partitions=1)
-
-    def connect(self) -> KafkaTransport:
-        return KafkaTransport(self.name, self.options)
-
-    def publish(self, made: KafkaTransport, number: int) -> None:
-        position = Position(Lsn(number), 0)
-        made.publish(self.messages(number), Progress("source", 0, position))
-
-    def messages(self, number: int) -> OutgoingMessages:
-        at = replace(runs.positions(1), commit_lsn=np.array([number]), ordinal=np.array([0]))
-        texts = pa.array([str(number)], pa.string())
-        return OutgoingMessages(
-            at,
-            pa.array([self.name], pa.string()),
-            texts,
-            texts.cast(pa.binary()),
-            np.zeros(1, np.int64),
-            pa.array([b"key"], pa.binary()),
-        )
-
-    def received(self) -> list[int]:
-        bootstrap = self.options.bootstrap
-        return [int(message.value or b"") for message in consume(bootstrap, self.name)]
-
-
 @pytest.fixture
 def publisher(kafka_server: KafkaServer) -> Publisher:
-    return Publisher(kafka_server, f"once-{next(_names)}-{os.getpid()}")
+    name = f"once-{next(_names)}-{os.getpid()}"
+    return Publisher(name, KafkaOptions(url=kafka_server.url, cursor_topic=f"cursor-{name}", partitions=1))
 
 
 def test_a_process_that_was_superseded_publishes_nothing(publisher: Publisher) -> None:
@@ -304,8 +269,7 @@ def network() -> Iterator[tuple[KafkaServer, Proxy]]:
 
 
 @pytest.fixture
-def remote(network: tuple[KafkaServer, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeliveryDriver:
-    monkeypatch.setattr(transport, "TIMEOUT_S", 4.0)
+def remote(network: tuple[KafkaServer, Proxy], tmp_path: Path) -> DeliveryDriver:
     return _driver(network[0], tmp_path / "store")
 
 
@@ -327,7 +291,10 @@ def test_a_commit_that_gets_no_answer(remote: DeliveryDriver, network: tuple[Kaf
     assert (uncommitted > committed) == (lost == "request")
 
 
-def test_connections_that_are_cut_at_any_time(remote: DeliveryDriver, network: tuple[KafkaServer, Proxy]) -> None:
+def test_connections_that_are_cut_at_any_time(
+    remote: DeliveryDriver, network: tuple[KafkaServer, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TIMEOUT_S", 4.0)
     _, proxy = network
     _deliver_while(remote, proxy.cut, times=15)
 

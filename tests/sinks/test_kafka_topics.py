@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.delivery_driver import DeliveryDriver
+from tests.contract.delivery_driver import DeliveryDriver, has_delivered
 from tests.contract.kafka_topics import KafkaTopics, consume
 from tests.fixtures.kafka import admin_client, alter_topic, create_topic, topics
 from tests.fixtures.postgres import drop_database, make_database
 from tests.sinks.captured_source import CapturedSource
 from tests.sinks.messages import runs
-from tests.stepping import DrivenStepper
 
 from tailrace import settings
 from tailrace.change import Lsn, Position
@@ -25,10 +23,11 @@ from tailrace.delivery.sink_settings import SinkContext
 from tailrace.embedded.kafka import KafkaServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.errors import ConfigError, PoisonError, SinkError, SinkRefused, TailraceError
+from tailrace.errors import ConfigError, PoisonError, SinkRefused, TailraceError
 from tailrace.log import planner, published_table
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
+from tailrace.sinks.kafka import transport
 from tailrace.sinks.kafka.options import KafkaOptions
 from tailrace.sinks.kafka.sink import KafkaSink
 from tailrace.sinks.kafka.topic import TopicLimits, Topics
@@ -95,17 +94,6 @@ def _cursor_topic(driver: DeliveryDriver) -> str:
 def _deliver(driver: DeliveryDriver) -> None:
     with driver.stepper() as one:
         one.deliver(one.log_end())
-
-
-def _has_delivered(stepper: DrivenStepper) -> bool:
-    """Deliver; after a failure that may pass, open the sink again for the next attempt, as a pipeline does."""
-    with suppress(SinkError):
-        try:
-            stepper.deliver(stepper.log_end())
-            return True
-        except SinkError:
-            stepper.open()
-    return False
 
 
 def _failure(driver: DeliveryDriver, kind: type[TailraceError]) -> TailraceError:
@@ -282,8 +270,9 @@ def test_topics_that_differ_from_the_declaration_are_refused(sink: Sink) -> None
 
 
 @pytest.mark.parametrize("what", ["table", "cursor"])
-def test_a_topic_that_is_deleted_while_the_sink_runs(sink: Sink, what: str) -> None:
+def test_a_topic_that_is_deleted_while_the_sink_runs(sink: Sink, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is created again, and gets what follows. What is committed is not published again."""
+    monkeypatch.setattr(transport, "TIMEOUT_S", 2.0)  # a commit waits for the topic to come back
     driver = sink("public.orders", producer={"topic.metadata.propagation.max.ms": "1000"})
     server = _topics_of(driver).server
     topic = f"{_topics_of(driver).prefix}.public.orders"
@@ -297,7 +286,7 @@ def test_a_topic_that_is_deleted_while_the_sink_runs(sink: Sink, what: str) -> N
         client.delete_topics([deleted])[deleted].result()
         assert wait_until(lambda: deleted not in topics(server.bootstrap), 30)
 
-        assert wait_until(lambda: _has_delivered(one), 60)
+        assert wait_until(lambda: has_delivered(one), 60)
     expected = [position for position in changes if what == "cursor" or position.commit_lsn >= delivered]
     assert _received(driver, topic) == expected
 

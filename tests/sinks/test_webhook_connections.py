@@ -7,9 +7,10 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -22,6 +23,7 @@ from tailrace import settings
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.finding import Finding, Severity
+from tailrace.http import address
 from tailrace.http.address import is_public
 from tailrace.sinks.webhook import WebhookOptions, WebhookSink, authorization, dispatcher
 
@@ -47,14 +49,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "_PATIENCE_S", 0.0)
 
 
-@pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses(address: str) -> None:
-    assert is_public(address)
+def _resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., list[Any]]) -> None:
+    """Resolve the sink's host names so. Other threads of the process resolve names, too."""
+    replaced = SimpleNamespace(getaddrinfo=resolve, SOCK_STREAM=socket.SOCK_STREAM)
+    monkeypatch.setattr(address, "socket", replaced)
 
 
-@pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_addresses_that_are_not_public(address: str) -> None:
-    assert not is_public(address)
+@pytest.mark.parametrize("ip", PUBLIC)
+def test_public_addresses(ip: str) -> None:
+    assert is_public(ip)
+
+
+@pytest.mark.parametrize("ip", NOT_PUBLIC)
+def test_addresses_that_are_not_public(ip: str) -> None:
+    assert not is_public(ip)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]", "0"])
@@ -73,7 +81,7 @@ def test_one_private_address_among_public_ones_is_refused(
         kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
         return [(*kind, (ip, port)) for ip in ("8.8.8.8", "127.0.0.1")]
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    _resolve_by(monkeypatch, resolve)
     with pytest.raises(SinkRefused, match=r"hooks\.example resolves to 127\.0\.0\.1"):
         Scene(server, tmp_path).deliver(url=f"http://hooks.example:{server.port}/", allow_private=False)
     assert not server.connections
@@ -90,7 +98,7 @@ def test_the_address_that_was_checked_gets_the_request(
         ip = "127.0.0.1" if len(asked) == 1 else "127.0.0.2"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port))]
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    _resolve_by(monkeypatch, resolve)
     scene = Scene(server, tmp_path)
     scene.deliver(url=f"http://hooks.example:{server.port}/hook", connections=1)
     scene.assert_all_accepted()
@@ -101,14 +109,13 @@ def test_the_address_that_was_checked_gets_the_request(
 @pytest.mark.usefixtures("impatient")
 def test_a_receiver_that_is_not_there(tmp_path: Path, server: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(server, tmp_path)
-    resolve = socket.getaddrinfo
 
     def fail(host: str, *more: Any, **named: Any) -> Any:
         if host == "nowhere.example":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return resolve(host, *more, **named)
+        return socket.getaddrinfo(host, *more, **named)
 
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    _resolve_by(monkeypatch, fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for url, words in (

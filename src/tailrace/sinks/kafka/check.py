@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation
@@ -83,7 +84,7 @@ class _Check:
                 return None
             wrapped = as_sink_error(error.args[0], action)
             if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                wrapped.hint = _grant("Describe", topic)
+                wrapped.hint = _grant("Write", topic)  # which implies the right to describe it
             raise wrapped from None
 
     def _missing(self, topic: str, partitions: int, declared: Mapping[str, str]) -> Finding:
@@ -103,7 +104,8 @@ class _Check:
         try:
             producer.init_transactions(TIMEOUT_S)
         except KafkaException as error:
-            producer.poll(0)  # has errors reported
+            with suppress(KafkaException):  # which is the same error again, if it is fatal
+                producer.poll(0)  # has errors reported
             yield Finding(
                 Severity.WARNING,
                 f"transactional id {id}",
@@ -111,8 +113,6 @@ class _Check:
                 "kafka-acls.sh --add --allow-principal User:… --operation Write --operation Describe"
                 " --transactional-id tailrace- --resource-pattern-type prefixed",
             )
-        finally:
-            producer.close()
 
 
 def _grant(right: str, topic: str) -> str:

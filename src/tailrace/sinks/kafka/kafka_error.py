@@ -62,7 +62,13 @@ def as_sink_error(error: KafkaError, action: str) -> TailraceError:
     if is_fenced(error):
         return SinkError(text, "Another process publishes for this sink. If it is not this one, stop it.")
     if error.code() in _VAGUE:
-        return SinkError(text, "Retrying until the servers answer. Do they require TLS, or `sasl` and a user?")
+        return SinkError(
+            text,
+            "Retrying until the servers answer. Do they require TLS, or `sasl` and a user? With OAUTHBEARER: does"
+            " oauth_token_url answer?",
+        )
+    if _TOKEN in text:
+        return SinkError(text, "Retrying until oauth_token_url answers.")
     return SinkError(text, "Retrying until the servers answer.")
 
 
