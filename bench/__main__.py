@@ -27,6 +27,7 @@ _PARTS = (
     "rabbitmq",
     "webhook",
     "opensearch",
+    "valkey",
     "slatedb",
     "recovery",
 )

@@ -18,6 +18,7 @@ pytest_plugins = [
         "snapshot",
         "spark",
         "store",
+        "valkey",
     )
 ]
 

@@ -33,6 +33,7 @@ from tailrace.sinks.iceberg.lake_table import LakeTable
 from tailrace.sinks.kafka.transport import KafkaTransport
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.rabbitmq.broker_connection import BrokerConnection
+from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.spark.engine import Engine
 from tailrace.store import FileStore, Store
 
@@ -206,6 +207,7 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(BrokerConnection, "write", before(BrokerConnection.write)),
         patch.object(KafkaTransport, "_publish", before(KafkaTransport._publish)),
         patch.object(KafkaTransport, "_commit", before(KafkaTransport._commit)),
+        patch.object(ValkeyClient, "_write", before(ValkeyClient._write)),
         patch.object(HttpClient, "exchange", before(HttpClient.exchange)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),

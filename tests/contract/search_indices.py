@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,9 @@ from typing import Any
 
 from tests import oracle
 from tests.contract.destinations import assert_same, delivered_tables, difference
+from tests.contract.document_row import comparable_row, postgres_text
 from tests.contract.scenario import Mark, Scenario
-from tests.fixtures.opensearch import Digits, documents, search_client
+from tests.fixtures.opensearch import documents, search_client
 
 from tailrace.change import Lsn
 from tailrace.delivery.contract import State
@@ -70,15 +69,15 @@ class SearchIndices:
         for document in self.documents(*name).values():
             assert document.keys() <= set(fields.values()), f"{name}: {document.keys() - set(fields.values())}"
             values = [
-                _text(document[fields[column]], types.get(column, "")) if fields[column] in document else None
+                postgres_text(document[fields[column]], types.get(column, "")) if fields[column] in document else None
                 for column in columns
             ]
-            found[_comparable(tuple(None if v is None else v.encode() for v in values), columns, types)] += 1
+            found[comparable_row(tuple(None if v is None else v.encode() for v in values), columns, types)] += 1
         return found
 
     def comparable(self, rows: oracle.Rows, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Rows:
         """PostgreSQL's rows in the form that `rows` returns."""
-        return Counter({_comparable(row, columns, types): count for row, count in rows.items()})
+        return Counter({comparable_row(row, columns, types): count for row, count in rows.items()})
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         aliases = search_client(self.server.url).indices.get_alias(index=f"{self.prefix}-*")
@@ -87,7 +86,7 @@ class SearchIndices:
         for table, rows in tables.items():
             found: oracle.Rows = Counter()
             for document in self.documents(schema, table).values():
-                values = [_text(value, "") for value in document.values()]
+                values = [postgres_text(value, "") for value in document.values()]
                 found[tuple(None if value is None else value.encode() for value in values)] += 1
             assert found == rows, f"{table}: {difference(found, rows)}"
 
@@ -103,41 +102,3 @@ class SearchIndices:
         aliases = client.indices.get_alias(index=f"{self.prefix}-*", params={"expand_wildcards": "all"})
         unused = [name for name, index in aliases.items() if len(index["aliases"]) < 2]
         assert unused in ([], [f"{self.prefix}-cursors"]), "indices were left behind"
-
-
-def _text(value: Any, data_type: str) -> str | None:
-    """PostgreSQL's text of a document's value."""
-    if data_type in ("json", "jsonb"):
-        return json.dumps(value)
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, list):
-        return "{" + ",".join(_element(item) for item in value) + "}"
-    assert isinstance(value, str), type(value)
-    if data_type.startswith("timestamp") and not isinstance(value, Digits):
-        value = re.sub(r"^(\S+)T(\S+)Z$", r"\1 \2", value)
-        if data_type.endswith("with time zone") and "infinity" not in value and "+" not in value:
-            value = f"{value}+00"
-    return str(value)
-
-
-def _element(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    text = _text(value, "")
-    assert text is not None
-    if text == "" or text.upper() == "NULL" or re.search(r'[\s{}",\\]', text):
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text
-
-
-def _comparable(row: oracle.Row, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
-    """The row, with json in one form: the sink writes it on one line."""
-    return tuple(
-        json.dumps(json.loads(value, parse_int=Digits, parse_float=Digits)).encode()
-        if value is not None and types.get(column) in ("json", "jsonb")
-        else value
-        for column, value in zip(columns, row, strict=True)
-    )

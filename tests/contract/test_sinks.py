@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from tests.contract.message_destination import MessageDestination
 from tests.contract.rabbitmq_messages import RabbitMqQueue, RabbitMqStreams
 from tests.contract.scenario import Mark, Scenario, Table
 from tests.contract.search_indices import KEYLESS, SearchIndices
+from tests.contract.valkey_rows import ValkeyRows
+from tests.contract.valkey_streams import ValkeyStreams
 from tests.contract.webhook_receiver import HttpReceiver, WebhookReceiver
 from tests.fixtures.postgres import drop_database, make_database
 
@@ -55,6 +57,7 @@ SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "kafka", "rabbitmq streams", "rabbitmq queue", "webhook"),
     "opensearch",
+    *("valkey hash", "valkey json", "valkey stream"),
 ]
 
 
@@ -102,6 +105,10 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             yield RabbitMqStreams.of(request.getfixturevalue("rabbitmq_server"), request.getfixturevalue("scenario"))
         case "rabbitmq queue":
             yield RabbitMqQueue(request.getfixturevalue("rabbitmq_server"))
+        case "valkey hash" | "valkey json" as kind:
+            yield ValkeyRows(request.getfixturevalue("valkey_server"), kind.removeprefix("valkey "))
+        case "valkey stream":
+            yield ValkeyStreams(request.getfixturevalue("valkey_server"))
         case "webhook":
             with HttpReceiver() as server:
                 yield WebhookReceiver(server, {"start": "snapshot"})
@@ -136,7 +143,9 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
-    "destination", all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "opensearch"), indirect=True
+    "destination",
+    all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "opensearch", "valkey stream"),
+    indirect=True,
 )
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """While the log grows, each step has several parts and its own object. Tables are added with their snapshots."""
@@ -169,7 +178,11 @@ def test_everything_in_many_steps(destination: Destination, scenario: Scenario, 
 
 def _oids(destination: Destination, mark: Mark) -> set[int]:
     """The tables that the destination must have at the end."""
-    without = KEYLESS if isinstance(destination, SearchIndices) else ()
+    without: Sequence[str] = ()
+    if isinstance(destination, SearchIndices):
+        without = KEYLESS
+    elif isinstance(destination, ValkeyRows):
+        without = destination.without
     return {table.oid for name, table in mark.tables.items() if ".".join(name) not in without}
 
 
@@ -256,7 +269,10 @@ def test_a_store_that_fails_occasionally(destination: Destination, scenario: Sce
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
     "destination",
-    all_sinks("history", "parquet", "recorder", "recorder of ranges", "webhook", "opensearch"),
+    all_sinks(
+        *("history", "parquet", "recorder", "recorder of ranges", "webhook", "opensearch"),
+        *("valkey json", "valkey stream"),
+    ),
     indirect=True,
 )
 def test_the_streaming_query_delivers_the_same(

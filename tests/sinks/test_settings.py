@@ -149,8 +149,8 @@ def test_variables_apply_to_the_sink_they_name(tmp_path: Path) -> None:
 def test_the_example_in_the_template_is_valid(tmp_path: Path) -> None:
     example = TEMPLATE[TEMPLATE.index("# [[sink]]") :]
     lines = [line.removeprefix("# ") for line in example.splitlines() if re.match(r'# (\[|"|\w+ = )', line)]
-    found, *messages = sinks(tmp_path, "\n".join(lines))
-    assert [configured.common.type for configured in messages] == ["kafka", "rabbitmq", "webhook"]
+    found, *others = sinks(tmp_path, "\n".join(lines))
+    assert [configured.common.type for configured in others] == ["kafka", "rabbitmq", "webhook", "opensearch", "valkey"]
     assert isinstance(found.sink, FilesSink)
     assert found.common.where == {"public.orders": "total > 100"}
 

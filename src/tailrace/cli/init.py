@@ -113,7 +113,8 @@ url = "file:///var/lib/tailrace"
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
 # files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages),
-# opensearch (a document for each row), or package.module:Class for a sink of your own. See docs/sinks.
+# opensearch (a document for each row), valkey (rows, streams or invalidation), or package.module:Class for a sink of
+# your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -161,6 +162,14 @@ url = "file:///var/lib/tailrace"
 # name = "search"
 # url = "https://localhost:9200"
 # index = "{schema}-{table}"
+#
+# Valkey or Redis: the rows as hashes or JSON, every change in a stream, or the keys of a cache invalidated.
+# [[sink]]
+# type = "valkey"
+# name = "cache"
+# url = "valkey://localhost:6379/0"
+# mode = "hash"
+# key = "{schema}:{table}:{key}"
 """
 
 

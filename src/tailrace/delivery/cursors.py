@@ -43,9 +43,25 @@ def load(store: Store, sink: str) -> StoredState | None:
     if data is None:
         return None
     try:
+        return from_json(data, key)
+    except ValueError as error:
+        raise CorruptError(
+            f"{store.url}: {key} is not the state of sink {sink}",
+            "restore it, or remove it so that the sink starts from the beginning",
+        ) from error
+
+
+def from_json(data: bytes, where: str) -> StoredState:
+    """Parse what `to_json` returned. Raises ValueError for anything else.
+
+    Args:
+        data: The text.
+        where: Where it is stored, for the error about a newer format.
+    """
+    try:
         raw = json.loads(data)
         if raw["version"] != _VERSION:
-            raise CorruptError(f"{key} has format version {raw['version']}", "deliver with a newer Tailrace")
+            raise CorruptError(f"{where} has format version {raw['version']}", "deliver with a newer Tailrace")
         pending = None if raw["pending"] is None else step_from_json(raw["pending"])
         return StoredState(
             state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]), raw.get("place", 0)
@@ -53,14 +69,15 @@ def load(store: Store, sink: str) -> StoredState | None:
     except CorruptError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
-        raise CorruptError(
-            f"{store.url}: {key} is not the state of sink {sink}",
-            "restore it, or remove it so that the sink starts from the beginning",
-        ) from error
+        raise ValueError("not the state of a sink") from error
 
 
 def save(store: Store, sink: str, kept: StoredState) -> None:
     """Durable when it returns."""
+    store.replace(f"{CURSORS}/{sink}/{_STATE}", to_json(kept).encode())
+
+
+def to_json(kept: StoredState) -> str:
     raw = {
         "version": _VERSION,
         "state": state_to_json(kept.state),
@@ -69,28 +86,36 @@ def save(store: Store, sink: str, kept: StoredState) -> None:
         "loaded": list(kept.loaded),
         "place": kept.place,
     }
-    store.replace(f"{CURSORS}/{sink}/{_STATE}", json.dumps(raw, ensure_ascii=False).encode())
+    return json.dumps(raw, ensure_ascii=False)
 
 
 def advance(store: Store, sink: str, before: State, kept: StoredState) -> StoredState:
     """Store a new state, if the stored one is `before`. Otherwise another process delivers to the sink."""
-    current = load(store, sink) or StoredState()
+    require_state(load(store, sink) or StoredState(), before, sink)
+    save(store, sink, kept)
+    return kept
+
+
+def require_state(current: StoredState, before: State, sink: str) -> None:
+    """Raise if the sink is not in the state where a step starts."""
     if current.state != before:
         raise FencedError(
             f"sink {sink} is at {current.state.cursor}, not at {before.cursor}, where this step starts",
             "is another deliver running with a sink of this name?",
         )
-    save(store, sink, kept)
-    return kept
 
 
 def rewind(store: Store, sink: str, state: State) -> StoredState:
     """Store the state that a sink delivers from now on."""
-    current = load(store, sink) or StoredState()
-    replays = current.replays + (current.state.cursor is not None)
-    kept = replace(current, state=state, pending=None, replays=replays)
+    kept = rewound(load(store, sink) or StoredState(), state)
     save(store, sink, kept)
     return kept
+
+
+def rewound(current: StoredState, state: State) -> StoredState:
+    """Return what to store for a sink that delivers from another state from now on."""
+    replays = current.replays + (current.state.cursor is not None)
+    return replace(current, state=state, pending=None, replays=replays)
 
 
 def publish(store: Store, sink: str, cursor: Lsn) -> None:

@@ -26,10 +26,11 @@ SINKS: Final = {
     "rabbitmq": "tailrace.sinks.rabbitmq:RabbitMqSink",
     "webhook": "tailrace.sinks.webhook:WebhookSink",
     "opensearch": "tailrace.sinks.opensearch:OpenSearchSink",
+    "valkey": "tailrace.sinks.valkey:ValkeySink",
 }
 """Imported when one is configured. Sinks of other packages are named likewise: `type = "package.module:Class"`."""
 
-_EXTRAS: Final = ("kafka", "nats", "rabbitmq", "webhook")
+_EXTRAS: Final = ("kafka", "nats", "rabbitmq", "valkey", "webhook")
 """Types of sinks that have an extra of the same name."""
 
 Options = TypeVar("Options")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +55,16 @@ class NetEffect:
         return Position(Lsn(self.commit_lsn[row]), int(self.ordinal[row]))
 
 
-def net_effect(changes: TableChanges) -> NetEffect:
+KeyTexts = Callable[[Sequence[pa.Array]], pa.Array]
+"""Makes the keys of documents from the columns of the table's key."""
+
+
+def net_effect(changes: TableChanges, make_keys: KeyTexts = key_texts) -> NetEffect:
     """Return the net effect of changes, none of which is a TRUNCATE. They are decoded as text.
+
+    Args:
+        changes: The changes.
+        make_keys: Makes the keys of documents. Different keys of rows must have different ones.
 
     Raises a PoisonError that names changes whose key has a NULL, or whose row is new and lacks a value.
     """
@@ -64,14 +73,14 @@ def net_effect(changes: TableChanges) -> NetEffect:
     written = np.flatnonzero(~net.is_deleted)
     final = net.final[written]
     rows = final_images(changes, net, written)
-    keys = key_texts([new_values(changes, column).take(pa.array(final)) for column in columns])
+    keys = make_keys([new_values(changes, column).take(pa.array(final)) for column in columns])
     _require_keys(changes, keys, final)
     if rows.unchanged:
         is_new = net.is_inserted[written]
         require_whole(changes, rows.take(is_new), final[is_new])
     has_old = np.flatnonzero(~net.is_inserted)
     origin = net.origin[has_old]
-    before = key_texts([_values_before(changes, column, origin) for column in columns])
+    before = make_keys([_values_before(changes, column, origin) for column in columns])
     place = np.full(len(net), -1, np.int64)
     place[has_old] = np.arange(len(has_old))
     old_keys = before.take(pa.array(place[written], mask=place[written] < 0))

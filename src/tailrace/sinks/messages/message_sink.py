@@ -50,7 +50,7 @@ class MessageSink(RoutedSink, Generic[Options]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_options": self._options.to_picklable()}
 
-    def connect(self) -> Transport:
+    def connect(self) -> Transport[Any]:
         """Connect to the destination. Other transports of this sink may be discarded by that."""
         raise NotImplementedError
 
@@ -126,9 +126,8 @@ class MessageSink(RoutedSink, Generic[Options]):
                 "Completing it before tables are loaded.",
             )
 
-    def _batches(
-        self, part: Part, progress: Progress, tables: PartRegistry
-    ) -> Iterator[tuple[OutgoingMessages, Progress]]:
+    def _batches(self, part: Part, progress: Progress, tables: PartRegistry) -> Iterator[tuple[Any, Progress]]:
+        """Yield what the transport publishes, each with the progress that it leads to."""
         encoder, ids = self.encoder(), PositionIds(self._stored_state.replays)
         part_progress = PartProgress(progress, part)
         for chunk in merge_small(part.chunks):
@@ -140,7 +139,7 @@ class MessageSink(RoutedSink, Generic[Options]):
             if encoded := encoder.encode(missing, ids):
                 yield OutgoingMessages.joined(encoded), after
 
-    def _progress(self, transport: Transport) -> Progress:
+    def _progress(self, transport: Transport[Any]) -> Progress:
         """Return how far the destination is with what this sink publishes now."""
         found = transport.progress()
         replays = self._stored_state.replays

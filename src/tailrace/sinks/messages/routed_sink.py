@@ -1,4 +1,4 @@
-"""A sink that publishes the changes of each table to a destination of its own, and keeps its cursor in the store."""
+"""A sink that publishes the changes of each table to a destination of its own. The store holds its cursor."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RoutedSink(BaseSink):
 
     def _load_state(self) -> State:
         """Load state and registry, and refuse two published tables that share a destination."""
-        self._stored_state = cursors.load(self._store, self.name) or StoredState()
+        self._stored_state = self._read_stored() or StoredState()
         self._registry = destination_registry.load(self._store, self.name, self.collision_hint)
         source = source_record.load(self._store)
         if source is not None:
@@ -96,15 +96,26 @@ class RoutedSink(BaseSink):
 
     def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
         registry = self._registry_after(receipts)
-        stored = replace(self._stored_state, state=step.after)
-        self._stored_state = cursors.advance(self._store, self.name, step.before, stored)
+        self._stored_state = self._advance(step, replace(self._stored_state, state=step.after))
         self._save_registry(registry)
+
+    def rewind(self, state: State) -> None:
+        self._stored_state = self._rewind_stored(state)
+        self._save_registry(self._registry.rewound())
+
+    def _read_stored(self) -> StoredState | None:
+        """Return the stored state. A sink whose destination holds it overrides this and the next two."""
+        return cursors.load(self._store, self.name)
+
+    def _advance(self, step: Step, stored: StoredState) -> StoredState:
+        """Store the state after a step. Durable when it returns."""
+        return cursors.advance(self._store, self.name, step.before, stored)
+
+    def _rewind_stored(self, state: State) -> StoredState:
+        """Store the state that the sink delivers from now on. Durable when it returns."""
+        return cursors.rewind(self._store, self.name, state)
 
     def _save_registry(self, registry: DestinationRegistry) -> None:
         if registry != self._registry:
             destination_registry.save(self._store, self.name, registry)
         self._registry = registry
-
-    def rewind(self, state: State) -> None:
-        self._stored_state = cursors.rewind(self._store, self.name, state)
-        self._save_registry(self._registry.rewound())

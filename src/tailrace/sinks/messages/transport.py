@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
-from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.progress import Progress
 
+Content = TypeVar("Content", contravariant=True)
+"""What is published: `OutgoingMessages`, or what a sink makes of changes instead."""
 
-class Transport(Protocol):
+
+class Transport(Protocol[Content]):
     """A connection of one sink to its destination. One thread uses it at a time."""
 
     def progress(self) -> Progress | None:
         """Return how far the destination is; None if it does not know. No other process may publish for the sink
         afterwards, where the destination can prevent that."""
 
-    def publish(self, messages: OutgoingMessages, after: Progress) -> None:
+    def publish(self, messages: Content, after: Progress) -> None:
         """Publish messages in their order. When it returns, they are durable and `progress` returns `after`.
 
         A destination that cannot do both at once stores the progress last: after a crash in between, the messages are
@@ -37,7 +39,7 @@ class Transport(Protocol):
 class KeptTransport:
     """A transport that a process keeps for the next task: to connect takes longer than a small step."""
 
-    transport: Transport
+    transport: Transport[Any]
     id: str
     step: Hashable
     """The step that it was last used in."""
@@ -47,7 +49,9 @@ _kept: dict[str, KeptTransport] = {}
 
 
 @contextmanager
-def kept_transport(key: str, connect: Callable[[], Transport], step: Hashable, last_id: str) -> Iterator[KeptTransport]:
+def kept_transport(
+    key: str, connect: Callable[[], Transport[Any]], step: Hashable, last_id: str
+) -> Iterator[KeptTransport]:
     """Yield this process's transport of a sink, and keep it. After an error it is closed.
 
     Spark's tasks run in any of several processes. A transport that another process has superseded does not know what

@@ -11,6 +11,7 @@ from tailrace.errors import SinkRefused
 from tailrace.finding import Finding, Severity
 from tailrace.log import published_table
 from tailrace.sinks.messages.encoder import MessageEncoder
+from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.message_sink import MessageSink
 from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.messages.transport import Transport
@@ -44,7 +45,7 @@ class RabbitMqSink(MessageSink[RabbitMqOptions]):
         messages = options.logical_messages
         return MessageEncoder(envelope, self.template(), (lambda _: messages) if messages else None)
 
-    def connect(self) -> Transport:
+    def connect(self) -> Transport[OutgoingMessages]:
         options = self._options
         if options.stream:
             return StreamTransport(self.name, options, options.message_format)
