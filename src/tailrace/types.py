@@ -119,6 +119,7 @@ def _integer(bits: int, arrow: pa.DataType) -> TypeMapping:
 
 TEXT: Final = TypeMapping(Form.TEXT, pa.string(), str)
 """The mapping that retains any value as PostgreSQL's own text."""
+BINARY: Final = TypeMapping(Form.BINARY, pa.binary(), text.binary)
 _NUMERIC: Final = TypeMapping(Form.NUMERIC, pa.string(), str)
 _JSON_TEXT: Final = TypeMapping(Form.JSON, pa.string(), str)
 
@@ -132,7 +133,7 @@ _TABLE: Final[dict[str, TypeMapping]] = {
     "float8": TypeMapping(Form.FLOAT, pa.float64(), text.float64),
     "numeric": _NUMERIC,
     "money": TypeMapping(Form.MONEY, pa.decimal128(19, 2), text.money),
-    "bytea": TypeMapping(Form.BINARY, pa.binary(), text.binary),
+    "bytea": BINARY,
     "date": TypeMapping(Form.DATE, pa.date32(), text.date),
     "timestamp": TypeMapping(Form.TIMESTAMP, pa.timestamp("us"), partial(text.timestamp, zone=None)),
     "timestamptz": TypeMapping(Form.TIMESTAMPTZ, pa.timestamp("us", "UTC"), partial(text.timestamp, zone="+00")),

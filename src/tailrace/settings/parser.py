@@ -91,11 +91,10 @@ def read_section(name: str, kind: type, table: object, environ: Mapping[str, str
     return values
 
 
-def _plain(hint: Any) -> Any:
-    """The type itself, without the None that it may allow."""
-    if get_origin(hint) is types.UnionType:
-        return next(kind for kind in get_args(hint) if kind is not types.NoneType)
-    return get_origin(hint) or hint
+def _kinds(hint: Any) -> list[Any]:
+    """The types that a value may have, without None."""
+    members = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+    return [get_origin(kind) or kind for kind in members if kind is not types.NoneType]
 
 
 _NAMES = {
@@ -111,11 +110,11 @@ _NAMES = {
 
 
 def _name(hint: Any) -> str:
-    return _NAMES[_plain(hint)]
+    return " or ".join(_NAMES[kind] for kind in _kinds(hint))
 
 
 def _from_text(text: str, hint: Any) -> Any:
-    kind = _plain(hint)
+    (kind, *_) = _kinds(hint)
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
     if kind in (int, float):
@@ -126,19 +125,19 @@ def _from_text(text: str, hint: Any) -> Any:
 
 
 def _check_value(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
-    kind = _plain(hint)
+    kinds = _kinds(hint)
     fault = ValueError(f"is not {_name(hint)}")
     match value:
-        case str() if kind in (str, Path, Secret):
-            value = kind(value)
-        case bool() if kind is bool:
+        case str() if texts := [kind for kind in kinds if kind in (str, Path, Secret)]:
+            value = texts[0](value)
+        case bool() if bool in kinds:
             pass
-        case int() | float() if kind in (int, float) and not isinstance(value, bool):
-            if kind is int and not isinstance(value, int):
+        case int() | float() if (int in kinds or float in kinds) and not isinstance(value, bool):
+            if float not in kinds and not isinstance(value, int):
                 raise fault
-        case list() if kind is tuple and all(isinstance(item, str) for item in value):
+        case list() if tuple in kinds and all(isinstance(item, str) for item in value):
             value = tuple(value)
-        case dict() if kind is Mapping and all(isinstance(item, str) for item in value.values()):
+        case dict() if Mapping in kinds and all(isinstance(item, str) for item in value.values()):
             pass
         case _:
             raise fault

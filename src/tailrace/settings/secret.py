@@ -76,7 +76,8 @@ class PicklableSecret(Secret):
 
 
 def read_secret(setting: str, given: Secret | None, file: Path | None) -> Secret | None:
-    """Return a secret that is given, or else the content of a file; None without both.
+    """Return a secret that is given, or else the content of a file, without the line break at its end; None without
+    both.
 
     Args:
         setting: The setting that names the file, for the error.
@@ -86,7 +87,7 @@ def read_secret(setting: str, given: Secret | None, file: Path | None) -> Secret
     if given is not None or file is None:
         return given
     try:
-        return Secret(file.read_text().strip())
+        return Secret(file.read_text().rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise ConfigError(f"{setting} {file} cannot be read: {reason}") from None

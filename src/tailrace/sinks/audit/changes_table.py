@@ -15,7 +15,7 @@ from psycopg import sql
 from tailrace.change import OWN
 from tailrace.delivery.context import ContextRange
 from tailrace.errors import SinkRefused
-from tailrace.sinks.database.destination import Connection
+from tailrace.sinks.database.postgresql.destination import Connection
 
 _log = logging.getLogger("tailrace.deliver")
 

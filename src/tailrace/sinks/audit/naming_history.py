@@ -9,7 +9,7 @@ from typing import NamedTuple
 from psycopg import sql
 
 from tailrace.change import Relation
-from tailrace.sinks.database.destination import Connection
+from tailrace.sinks.database.postgresql.destination import Connection
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {shapes} (

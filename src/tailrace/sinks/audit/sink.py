@@ -27,12 +27,13 @@ from tailrace.sinks.audit.naming_history import NamingHistory
 from tailrace.sinks.audit.recovery import ValueRecovery
 from tailrace.sinks.audit.staged_changes import ContextStitcher, StagedChanges, stage, with_contexts
 from tailrace.sinks.audit.trail_record import TrailRecord
-from tailrace.sinks.database.destination import Connection, Destination
-from tailrace.sinks.database.destination_error import classify_errors, copy_error
-from tailrace.sinks.database.destination_type import DestinationTypes
-from tailrace.sinks.database.ledger import Ledger
+from tailrace.sinks.database.postgresql.destination import Connection, Destination
+from tailrace.sinks.database.postgresql.destination_error import classify_errors, copy_error
+from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
+from tailrace.sinks.database.postgresql.ledger import Ledger
+from tailrace.sinks.database.postgresql.staging import CopyWriter, TemporaryTables, copy_in, remove_leftovers
 from tailrace.sinks.database.staged_rows import RowBatch, StagedRows
-from tailrace.sinks.database.staging import StagingArea, TemporaryTables, copy_in, prefix, remove_leftovers
+from tailrace.sinks.database.staging import StagingArea, prefix
 from tailrace.store import Store
 
 _MAX_DELETED: Final = 20_000
@@ -123,13 +124,14 @@ class AuditSink(BaseSink):
 
     def stage(self, part: Part) -> AuditReceipt:
         format = RowFormat(self._source, self._inserts, datetime.now(UTC).isoformat())
-        area = StagingArea(prefix(self.name), self._options.schema, part.step)
+        area = StagingArea(part.step)
         stitcher = ContextStitcher()
         staged = []
         with self._options.staging() as connection:
+            writer = CopyWriter(prefix(self.name), self._options.schema, connection.get, self._options.table)
 
             def put(rows: RowBatch) -> StagedRows:
-                return area.put(rows, self._options.table, connection.get)
+                return area.put(rows, writer)
 
             for changes, contexts in with_contexts(part.chunks, stitcher):
                 found = stage(changes, contexts, format, put)

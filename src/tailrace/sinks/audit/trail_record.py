@@ -10,7 +10,7 @@ from typing import Final
 from psycopg import sql
 
 from tailrace.change import Lsn
-from tailrace.sinks.database.destination import Connection
+from tailrace.sinks.database.postgresql.destination import Connection
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {trails} (

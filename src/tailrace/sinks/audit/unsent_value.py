@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tailrace.sinks.audit.change_row import ERASED, FIELDS
 from tailrace.sinks.audit.naming_history import TableNaming
-from tailrace.sinks.database.destination import Connection
+from tailrace.sinks.database.postgresql.destination import Connection
 
 _OTHERS: Final = [f.name for f in FIELDS if f.name not in ("after", "unchanged")]
 

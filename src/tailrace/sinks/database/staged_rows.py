@@ -67,15 +67,18 @@ class RowBatch:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Staged rows: as text for COPY in a receipt, or in a staging table."""
+    """Staged rows: as text in a receipt, or in a staging table."""
 
     fields: tuple[StagingField, ...]
     count: int
     lines: bytes | None = field(default=None, repr=False)
+    """The rows' text in the destination's format."""
     positions: Positions | None = field(default=None, repr=False)
     """Of `lines`, to report the change that the destination does not accept."""
     table: str | None = None
     """The staging table."""
+    is_values: bool = False
+    """Whether `lines` are what follows VALUES in an INSERT, rather than lines of a file."""
 
     @property
     def is_staged(self) -> bool:

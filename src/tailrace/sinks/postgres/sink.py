@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tailrace.delivery.coalesce import coalesce
-from tailrace.delivery.contract import BaseSink, Load, Parallel, Part, Receipt, State, Step
-from tailrace.log.decoding import TableChanges
-from tailrace.sinks.database.destination import Connection, Destination
-from tailrace.sinks.database.destination_error import classify_errors
-from tailrace.sinks.database.destination_type import DestinationTypes
-from tailrace.sinks.database.ledger import Ledger
-from tailrace.sinks.database.staged_rows import RowBatch, StagedRows
-from tailrace.sinks.database.staging import StagingArea, TemporaryTables, prefix, remove_leftovers
-from tailrace.sinks.postgres import history_table, mirror_table, row_version, table_write
-from tailrace.sinks.postgres.mirror_table import StatementRunner
-from tailrace.sinks.postgres.replica import Replica
-from tailrace.sinks.postgres.table_write import TableWrite
+from tailrace.delivery.contract import Receipt, State, Step
+from tailrace.sinks.database.postgresql.destination import Connection, Destination
+from tailrace.sinks.database.postgresql.destination_error import classify_errors
+from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
+from tailrace.sinks.database.postgresql.ledger import Ledger
+from tailrace.sinks.database.postgresql.staging import CopyWriter, TemporaryTables, remove_leftovers
+from tailrace.sinks.database.replica import Replica
+from tailrace.sinks.database.replica_sink import (
+    MODES,
+    ReplicaSink,
+    ReplicaTransaction,
+    uses_staging_tables,
+    writes_of,
+)
+from tailrace.sinks.database.staged_rows import RowBatch
+from tailrace.sinks.database.staging import RowWriter, prefix
+from tailrace.sinks.database.table_write import TableWrite
+from tailrace.sinks.postgres.definitions import PostgresDefinitions
+from tailrace.sinks.postgres.history_statement import PostgresHistory
+from tailrace.sinks.postgres.mirror_statement import PostgresMirror, StatementRunner
 
 
 @dataclass(frozen=True)
 class PostgresOptions(Destination):
-    mode: str = field(default="mirror", metadata={"choices": ("mirror", "history")})
+    mode: str = field(default="mirror", metadata={"choices": MODES})
     """`mirror`: the tables as they are. `history`: every version of every row, with the time it was valid."""
 
 
-class PostgresSink(BaseSink):
+class PostgresSink(ReplicaSink):
     Options: ClassVar[type] = PostgresOptions
-    parallel: ClassVar[Parallel] = Parallel.RANGES
-    whole_transactions: ClassVar[bool] = False
-    keeps_tables: ClassVar[bool] = True
-    start: ClassVar[str] = "snapshot"
 
     def __init__(self, name: str, options: PostgresOptions, context: object = None) -> None:  # noqa: ARG002
         self.name = name
+        self.is_history = options.mode == "history"
         self._options = options.validate()
         self._session: _ReplicaSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without connections, with the password."""
-        return {"name": self.name, "_options": self._options.to_picklable(), "_session": None}
+        return self.__dict__ | {"_options": self._options.to_picklable(), "_session": None}
 
     def open(self) -> State:
         self.close()
@@ -54,22 +59,18 @@ class PostgresSink(BaseSink):
                 ledger.lock()
                 remove_leftovers(connection, options.schema, prefix(self.name))
                 types = DestinationTypes(connection)
-                replica = Replica(connection, ledger, types, self.name, ledger.tables(), options.mode == "history")
+                definitions = PostgresDefinitions(connection, ledger, types, self.name, self.is_history)
+                replica = Replica(definitions, ledger.tables(), self.is_history)
                 self._session = _ReplicaSession(connection, ledger, types, replica, TemporaryTables(connection))
                 return ledger.state()
             except BaseException:
                 connection.close()
                 raise
 
-    def stage(self, part: Part) -> Receipt:
-        area = StagingArea(prefix(self.name), self._options.schema, part.step)
-        found: list[TableWrite[StagedRows]] = []
+    @contextmanager
+    def writers(self) -> Iterator[Callable[[TableWrite[RowBatch]], RowWriter]]:
         with self._options.staging() as connection:
-            for run in coalesce(part.chunks):
-                change = self._table_write(run, is_load=part.load is not None)
-                name = ".".join(change.target)
-                found.append(change.with_staged_rows(lambda rows, name=name: area.put(rows, name, connection.get)))  # type: ignore[misc]
-        return tuple(found)
+            yield lambda change: CopyWriter(prefix(self.name), self._options.schema, connection.get, change.name)
 
     def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
         session = self._require_open()
@@ -77,18 +78,18 @@ class PostgresSink(BaseSink):
         replica = session.replica.copy()
         with classify_errors(), session.temporary.transaction():
             session.ledger.lock_cursor(step.before)
-            runner = StatementRunner(
-                session.connection, session.types, session.temporary, self.name, self._options.schema
-            )
+            transaction = self._transaction(session, replica)
             for load in step.loads:
-                own = [change for change in staged if change.is_load and _is_of(change, load)]
-                self._load(runner, replica, load, own)
+                own = writes_of(load, staged)
+                transaction.begin_load(load, own)
+                transaction.load(load, own)
             for change in staged:
                 if not change.is_load:
-                    self._apply(runner, replica, change)
+                    transaction.prepare(change)
+                    transaction.write(change)
             session.ledger.advance(step.before, step.after)
         session.replica = replica
-        if any(rows.is_staged for change in staged for rows in change.rows()):
+        if uses_staging_tables(staged):
             with classify_errors():
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
 
@@ -102,37 +103,11 @@ class PostgresSink(BaseSink):
             self._session.connection.close()
             self._session = None
 
-    @property
-    def _is_history(self) -> bool:
-        return self._options.mode == "history"
-
-    def _table_write(self, run: TableChanges, *, is_load: bool) -> TableWrite[RowBatch]:
-        if run.is_truncate:
-            when = row_version.time_and_position(run.at, 0)
-            return TableWrite(run.relation, run.target, run.span, is_truncate=True, time_and_position=when)
-        if self._is_history:
-            return row_version.of_snapshot(run) if is_load else row_version.of_changes(run)
-        return table_write.of_snapshot(run) if is_load else table_write.of_changes(run)
-
-    def _apply(self, runner: StatementRunner, replica: Replica, change: TableWrite[StagedRows]) -> None:
-        table = replica.prepare(change.relation, change.target, change.nulls)
-        (history_table if self._is_history else mirror_table).apply(runner, table, change)
-
-    def _load(
-        self,
-        runner: StatementRunner,
-        replica: Replica,
-        load: Load,
-        staged: Sequence[TableWrite[StagedRows]],
-    ) -> None:
-        table = replica.begin_load(load)
-        if self._is_history:
-            history_table.restore(runner, table, load.lsn)
-            times = (change.time_and_position for change in staged if change.time_and_position)
-            history_table.end_all(runner, table, next(times, ("now", f"{load.lsn}:0")))
-        for change in staged:
-            self._apply(runner, replica, change)
-        replica.end_load(load, sum(rows.count for change in staged for rows in change.rows()))
+    def _transaction(self, session: _ReplicaSession, replica: Replica) -> ReplicaTransaction:
+        runner = StatementRunner(session.connection, session.types, session.temporary, self.name, self._options.schema)
+        if self.is_history:
+            return ReplicaTransaction(replica, history=PostgresHistory(runner))
+        return ReplicaTransaction(replica, mirror=PostgresMirror(runner))
 
     def _require_open(self) -> _ReplicaSession:
         assert self._session is not None, "call open() first"
@@ -146,7 +121,3 @@ class _ReplicaSession:
     types: DestinationTypes
     replica: Replica
     temporary: TemporaryTables
-
-
-def _is_of(change: TableWrite[StagedRows], load: Load) -> bool:
-    return change.relation.oid == load.relation.oid

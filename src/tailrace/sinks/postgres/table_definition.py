@@ -14,8 +14,9 @@ from psycopg import sql
 from tailrace.change import Column, Relation
 from tailrace.column_name import numbered_name
 from tailrace.errors import SinkRefused
-from tailrace.sinks.database.destination_error import describe
-from tailrace.sinks.database.destination_type import DestinationTypes
+from tailrace.sinks.database import history
+from tailrace.sinks.database.postgresql.destination_error import describe
+from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
 from tailrace.state.evolution import dropped_columns, origins
 from tailrace.state.fold import has_key, key_columns
 
@@ -36,14 +37,8 @@ SELECT n.nspname, c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexre
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NOT NULL
 """
-HISTORY: Final = {
-    "_valid_from": "timestamptz",
-    "_valid_to": "timestamptz",
-    "_valid_from_position": "text",
-    "_valid_to_position": "text",
-    "_operation": "text",
-}
-"""Columns that a history adds to the table's own."""
+HISTORY: Final = dict(zip(history.COLUMNS, ("timestamptz", "timestamptz", "text", "text", "text"), strict=True))
+"""Columns that a history adds to the table's own, with their types."""
 
 
 class ReplicaTable:
@@ -58,11 +53,8 @@ class ReplicaTable:
 
     def create(self, relation: Relation) -> None:
         """Create the table without its key, which `add_key` adds."""
-        if self._is_history and (taken := [c.name for c in relation.columns if c.name in HISTORY]):
-            raise SinkRefused(
-                f"{self._name}: the table has columns that a history adds: {', '.join(taken)}",
-                "exclude them with `columns`, or mirror the table",
-            )
+        if self._is_history:
+            history.check_names(relation, self._name)
         columns = [self._declaration(column) for column in relation.columns]
         if self._is_history:
             columns += [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in HISTORY.items()]

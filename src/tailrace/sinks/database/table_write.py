@@ -7,7 +7,7 @@ as deletes, then updates, then inserts. A row whose key changed is deleted and i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.change import Relation
+from tailrace.change import Position, Relation
 from tailrace.log.decoding import TableChanges
 from tailrace.sinks.database.staged_rows import (
     Positions,
@@ -57,8 +57,9 @@ class TableWrite(Generic[T]):
 
     relation: Relation
     target: tuple[str, str]
-    span: str
-    """The first and last position, for messages."""
+    first: Position
+    last: Position
+    """The positions of the first and last change."""
     is_truncate: bool = False
     is_load: bool = False
     nulls: tuple[str, ...] = ()
@@ -81,6 +82,22 @@ class TableWrite(Generic[T]):
     time_and_position: tuple[str, str] | None = None
     """Of a TRUNCATE or a load."""
 
+    @classmethod
+    def of(cls, changes: TableChanges, **rows: Any) -> TableWrite[T]:
+        """The net change of these changes, which has these rows."""
+        first, last = changes.at.position(0), changes.at.position(len(changes) - 1)
+        return cls(changes.relation, changes.target, first, last, **rows)
+
+    @property
+    def name(self) -> str:
+        """The target, for messages."""
+        return ".".join(self.target)
+
+    @property
+    def span(self) -> str:
+        """The first and last position, for messages."""
+        return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+
     def with_staged_rows(self, stage: Callable[[RowBatch], StagedRows]) -> TableWrite[StagedRows]:
         """The same net change, with its rows staged."""
 
@@ -93,7 +110,8 @@ class TableWrite(Generic[T]):
         return TableWrite(
             self.relation,
             self.target,
-            self.span,
+            self.first,
+            self.last,
             self.is_truncate,
             self.is_load,
             self.nulls,
@@ -117,14 +135,8 @@ class TableWrite(Generic[T]):
 def of_snapshot(changes: TableChanges) -> TableWrite[RowBatch]:
     """The rows of a snapshot."""
     inserted = _batch(changes.relation, changes.new.batch, Positions.of(changes.at))
-    return TableWrite(
-        changes.relation,
-        changes.target,
-        changes.span,
-        is_load=True,
-        nulls=columns_with_null(changes.relation, [inserted]),
-        inserted=inserted,
-    )
+    nulls = columns_with_null(changes.relation, [inserted])
+    return TableWrite.of(changes, is_load=True, nulls=nulls, inserted=inserted)
 
 
 def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
@@ -154,9 +166,9 @@ def _keyed_write(changes: TableChanges) -> TableWrite[RowBatch]:
         new = changes.new if is_all else final_images(changes, folded, inserted)
         require_whole(changes, new, folded.final[inserted])
         rows["inserted"] = _batch(relation, new.batch, Positions.of(changes.at, folded.final[inserted]))
-    change = TableWrite[RowBatch](relation, changes.target, changes.span, **rows)
+    change: TableWrite[RowBatch] = TableWrite.of(changes, **rows)
     written = [batch for batch in change.rows() if batch is not change.deleted]
-    return TableWrite(relation, changes.target, change.span, nulls=columns_with_null(relation, written), **rows)
+    return replace(change, nulls=columns_with_null(relation, written))
 
 
 def _keyless_write(changes: TableChanges) -> TableWrite[RowBatch]:
@@ -178,7 +190,7 @@ def _keyless_write(changes: TableChanges) -> TableWrite[RowBatch]:
             batch = copied_rows(changes, copies, entries).batch
         rows["inserted"] = _batch(relation, batch, Positions.of(changes.at, copies.change[entries]))
     written = [rows["inserted"]] if "inserted" in rows else []
-    return TableWrite(relation, changes.target, changes.span, nulls=columns_with_null(relation, written), **rows)
+    return TableWrite.of(changes, nulls=columns_with_null(relation, written), **rows)
 
 
 def _rekeyed_groups(

@@ -17,7 +17,7 @@ from tailrace.change import Lsn
 from tailrace.log.decoding import DELETE, OPERATIONS, ChangePositions, TableChanges
 from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.database.staged_rows import Positions, RowBatch, StagingField, key_fields, value_fields
-from tailrace.sinks.postgres.table_write import RowGroup, TableWrite
+from tailrace.sinks.database.table_write import RowGroup, TableWrite
 from tailrace.state.fold import group_by_unsent, has_key, key_columns, keys, new_values, require_whole, row_codes
 
 I64 = npt.NDArray[np.int64]
@@ -31,14 +31,8 @@ OPERATION = StagingField("operation", "text")
 def of_snapshot(changes: TableChanges) -> TableWrite[RowBatch]:
     """The rows of a snapshot: versions that are valid from then on."""
     rows = _versions(changes, np.arange(len(changes)), np.full(len(changes), -1), changes.new)
-    return TableWrite(
-        changes.relation,
-        changes.target,
-        changes.span,
-        is_load=True,
-        time_and_position=time_and_position(changes.at, 0),
-        versions=(RowGroup((), rows),),
-    )
+    when = time_and_position(changes.at, 0)
+    return TableWrite.of(changes, is_load=True, time_and_position=when, versions=(RowGroup((), rows),))
 
 
 def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
@@ -54,7 +48,7 @@ def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
     new, first = _complete_images(changes, made_by)
     versions = tuple(_row_groups(changes, makes, ended_by, new, first)) if len(makes) else ()
     ended = _ended_versions(changes, ends) if len(ends) else None
-    return TableWrite(changes.relation, changes.target, changes.span, versions=versions, ended=ended)
+    return TableWrite.of(changes, versions=versions, ended=ended)
 
 
 def pairs(found: I64, left: I64) -> I64:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -12,6 +11,7 @@ from psycopg import sql
 from tailrace.change import Lsn, Relation
 from tailrace.delivery.contract import State
 from tailrace.errors import FencedError, SinkError, SinkRefused
+from tailrace.sinks.database.replica import DestinationTable
 
 Connection = psycopg.Connection[Any]
 
@@ -34,14 +34,6 @@ CREATE TABLE IF NOT EXISTS {schema}.tables (
 COMMENT ON TABLE {schema}.sinks IS 'Tailrace: the tables contain every change that commits below the cursor';
 COMMENT ON TABLE {schema}.tables IS 'Tailrace: the tables it maintains, each with its last definition at the source';
 """
-
-
-@dataclass(frozen=True)
-class DestinationTable:
-    """A table of the sink at the destination."""
-
-    relation: Relation
-    target: tuple[str, str]
 
 
 class Ledger:
@@ -164,14 +156,14 @@ class Ledger:
                 sql.SQL("UPDATE {} SET lsn = NULL WHERE sink = %s AND oid = %s").format(self._tables), [self._sink, oid]
             )
 
-    def save_table(self, oid: int, table: DestinationTable) -> None:
+    def save_table(self, table: DestinationTable) -> None:
         self._connection.execute(
             sql.SQL(
                 "INSERT INTO {} (sink, oid, relation, target_schema, target_table) VALUES (%s, %s, %s, %s, %s)"
                 " ON CONFLICT (sink, oid) DO UPDATE SET relation = excluded.relation,"
                 " target_schema = excluded.target_schema, target_table = excluded.target_table"
             ).format(self._tables),
-            [self._sink, oid, table.relation.to_json(), *table.target],
+            [self._sink, table.relation.oid, table.relation.to_json(), *table.target],
         )
 
     def delete_table(self, oid: int) -> None:

@@ -1,4 +1,4 @@
-"""A mirror: applies the net change of a table to its copy, many rows at a time."""
+"""The statements of a mirror in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from psycopg import sql
 
 from tailrace.change import Column, Relation
 from tailrace.errors import SinkError
-from tailrace.sinks.database.destination_error import divergence
-from tailrace.sinks.database.destination_type import DestinationTypes
+from tailrace.sinks.database.divergence import divergence
+from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
+from tailrace.sinks.database.postgresql.staging import TemporaryTables
 from tailrace.sinks.database.staged_rows import StagedRows
-from tailrace.sinks.database.staging import TemporaryTables
-from tailrace.sinks.postgres.table_write import RowGroup, TableWrite
+from tailrace.sinks.database.table_write import RowGroup, TableWrite
 from tailrace.state.fold import key_columns
 
 Connection = psycopg.Connection[Any]
@@ -76,7 +76,7 @@ class StatementRunner:
         if by_index != self._by_index:
             self.connection.execute(_BY_INDEX if by_index else _AS_PLANNED)
             self._by_index = by_index
-        name = ".".join(change.target)
+        name = change.name
         try:
             cursor = self.connection.execute(statement)
         except psycopg.errors.UniqueViolation:
@@ -88,32 +88,70 @@ class StatementRunner:
             raise divergence(self._sink, name, change.span, what)
 
 
-def apply(runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows]) -> None:
-    """Deletes first, then updates, then inserts."""
-    if change.is_truncate:
-        runner.connection.execute(sql.SQL("TRUNCATE {}").format(table))
-        return
-    relation = change.relation
-    name = ".".join(change.target)
-    if change.removed_copies is not None:
-        _remove_copies(runner, table, change, change.removed_copies)
-    if change.deleted is not None:
-        _delete(runner, table, change, change.deleted, runner.source(change.deleted, name))
-    inserts = []
-    for group in change.rekeyed:
-        source = runner.source(group.rows, name)
-        inserts.append((group.rows, complete(runner, table, change, group, source)))
-        _delete(runner, table, change, group.rows, source)
-    for group in change.updated:
-        _update(runner, table, change, group)
-    if change.inserted is not None:
-        inserts.append((change.inserted, runner.source(change.inserted, name)))
-    for rows, source in inserts:
+class PostgresMirror:
+    """Fulfils `MirrorStatements`. A source is a table."""
+
+    def __init__(self, runner: StatementRunner) -> None:
+        self._runner = runner
+
+    def source(self, change: TableWrite[StagedRows], rows: StagedRows) -> sql.Identifier:
+        return self._runner.source(rows, change.name)
+
+    def truncate(self, target: tuple[str, str]) -> None:
+        self._runner.connection.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(*target)))
+
+    def remove_copies(self, change: TableWrite[StagedRows], rows: StagedRows) -> None:
+        present, staged = whole_row(change.relation)
+        source = self.source(change, rows)
+        total = self._runner.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
+        assert total is not None
+        statement = sql.SQL(
+            "DELETE FROM {table} WHERE ctid = ANY (ARRAY("
+            " SELECT place FROM ("
+            "  SELECT t.place, d.n, row_number() OVER (PARTITION BY d.whole) AS number"
+            "  FROM (SELECT ctid AS place, {present} AS whole FROM {table} t) t"
+            "  JOIN (SELECT {staged} AS whole, n FROM {source}) d USING (whole)"
+            " ) found WHERE number <= n))"
+        ).format(table=table_of(change), present=present, staged=staged, source=source)
+        self._runner.run(statement, total[0], change, "a delete", by_index=False)
+
+    def delete(self, change: TableWrite[StagedRows], rows: StagedRows, source: sql.Identifier) -> None:
+        statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(
+            table_of(change), source, matches(change.relation, "k")
+        )
+        self._runner.run(statement, rows.count, change, "a delete", by_index=not rows.is_staged)
+
+    def complete(
+        self, change: TableWrite[StagedRows], group: RowGroup[StagedRows], source: sql.Identifier
+    ) -> sql.Identifier:
+        return complete(self._runner, change, group, source)
+
+    def update(self, change: TableWrite[StagedRows], group: RowGroup[StagedRows]) -> None:
+        relation = change.relation
+        fixed = {*key_columns(relation), *group.unsent}
+        sets = [
+            sql.SQL("{} = d.{}").format(sql.Identifier(column.name), sql.Identifier(f"c{i}"))
+            for i, column in enumerate(relation.columns)
+            if i not in fixed
+        ]
+        if not sets:
+            return
+        statement = sql.SQL("UPDATE {} t SET {} FROM {} d WHERE {}").format(
+            table_of(change), sql.SQL(", ").join(sets), self.source(change, group.rows), matches(relation, "c")
+        )
+        self._runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
+
+    def insert(self, change: TableWrite[StagedRows], rows: StagedRows, source: sql.Identifier) -> None:
+        relation = change.relation
         names = sql.SQL("({})").format(columns(relation.columns)) if relation.columns else sql.SQL("")
         statement = sql.SQL("INSERT INTO {} {} SELECT {} FROM {}").format(
-            table, names, _values(range(len(relation.columns))), source
+            table_of(change), names, _values(range(len(relation.columns))), source
         )
-        runner.run(statement, rows.count, change, "an insert", by_index=False)
+        self._runner.run(statement, rows.count, change, "an insert", by_index=False)
+
+
+def table_of(change: TableWrite[StagedRows]) -> sql.Identifier:
+    return sql.Identifier(*change.target)
 
 
 def columns(of: Sequence[Column]) -> sql.Composed:
@@ -135,38 +173,8 @@ def matches(relation: Relation, letter: str) -> sql.Composed:
     return sql.SQL(" AND ").join(pairs)
 
 
-def _delete(
-    runner: StatementRunner,
-    table: sql.Identifier,
-    change: TableWrite[StagedRows],
-    rows: StagedRows,
-    source: sql.Identifier,
-) -> None:
-    statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(table, source, matches(change.relation, "k"))
-    runner.run(statement, rows.count, change, "a delete", by_index=not rows.is_staged)
-
-
-def _update(
-    runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows], group: RowGroup[StagedRows]
-) -> None:
-    relation = change.relation
-    fixed = {*key_columns(relation), *group.unsent}
-    sets = [
-        sql.SQL("{} = d.{}").format(sql.Identifier(column.name), sql.Identifier(f"c{i}"))
-        for i, column in enumerate(relation.columns)
-        if i not in fixed
-    ]
-    if not sets:
-        return
-    statement = sql.SQL("UPDATE {} t SET {} FROM {} d WHERE {}").format(
-        table, sql.SQL(", ").join(sets), runner.source(group.rows, ".".join(change.target)), matches(relation, "c")
-    )
-    runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
-
-
 def complete(
     runner: StatementRunner,
-    table: sql.Identifier,
     change: TableWrite[StagedRows],
     group: RowGroup[StagedRows],
     source: sql.Identifier,
@@ -178,11 +186,10 @@ def complete(
 
     Args:
         runner: Runs the statement.
-        table: The table.
         change: The net change.
         group: The rows.
         source: The table that contains them.
-        only: Which rows of the table to consider.
+        only: Which rows of the target to consider.
         also: Other staged columns to copy.
     """
     relation = change.relation
@@ -197,7 +204,7 @@ def complete(
     own = runner.new_table_name()
     statement = sql.SQL(
         "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} t JOIN {} d ON {} AND {}"
-    ).format(own, sql.SQL(", ").join([*copied, *values]), table, source, matches(relation, "k"), only)
+    ).format(own, sql.SQL(", ").join([*copied, *values]), table_of(change), source, matches(relation, "k"), only)
     runner.run(statement, group.rows.count, change, "an update", by_index=not group.rows.is_staged)
     return own
 
@@ -207,22 +214,3 @@ def whole_row(relation: Relation) -> tuple[sql.Composed, sql.Composed]:
     row = sql.SQL("ROW({})::text")
     present = row.format(sql.SQL(", ").join([sql.Identifier("t", c.name) for c in relation.columns]))
     return present, row.format(_values(range(len(relation.columns))))
-
-
-def _remove_copies(
-    runner: StatementRunner, table: sql.Identifier, change: TableWrite[StagedRows], rows: StagedRows
-) -> None:
-    """Delete the given number of copies of each row."""
-    present, staged = whole_row(change.relation)
-    source = runner.source(rows, ".".join(change.target))
-    total = runner.connection.execute(sql.SQL("SELECT sum(n)::bigint FROM {}").format(source)).fetchone()
-    assert total is not None
-    statement = sql.SQL(
-        "DELETE FROM {table} WHERE ctid = ANY (ARRAY("
-        " SELECT place FROM ("
-        "  SELECT t.place, d.n, row_number() OVER (PARTITION BY d.whole) AS number"
-        "  FROM (SELECT ctid AS place, {present} AS whole FROM {table} t) t"
-        "  JOIN (SELECT {staged} AS whole, n FROM {source}) d USING (whole)"
-        " ) found WHERE number <= n))"
-    ).format(table=table, present=present, staged=staged, source=source)
-    runner.run(statement, total[0], change, "a delete", by_index=False)

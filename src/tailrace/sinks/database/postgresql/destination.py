@@ -14,8 +14,8 @@ import psycopg
 from tailrace.errors import ConfigError
 from tailrace.postgres.connection import SESSION, connect
 from tailrace.settings import Secret
-from tailrace.settings.secret import split_password
-from tailrace.sinks.database.destination_error import classify_errors
+from tailrace.settings.secret import read_secret, split_password
+from tailrace.sinks.database.postgresql.destination_error import classify_errors
 
 Connection = psycopg.Connection[Any]
 
@@ -60,9 +60,7 @@ class Destination:
             raise ConfigError("url is missing", "such as postgresql://user@host/database")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", self.schema):
             raise ConfigError(f"schema {self.schema!r} is not a plain name", "use letters, digits and _")
-        if self.password is None and self.password_file is not None:
-            return replace(self, password=_read(self.password_file))
-        return self
+        return replace(self, password=read_secret("password_file", self.password, self.password_file))
 
     def to_picklable(self) -> Self:
         """These settings with the password, for executors."""
@@ -108,11 +106,3 @@ class LazyConnection:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-
-
-def _read(file: Path) -> Secret:
-    try:
-        return Secret(file.read_text().rstrip("\r\n"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise ConfigError(f"password_file {file} cannot be read: {reason}") from None

@@ -7,8 +7,7 @@ from typing import Final
 
 import psycopg
 
-from tailrace.delivery.contract import REWIND
-from tailrace.errors import PoisonError, SinkDiverged, SinkError, SinkRefused, TailraceError
+from tailrace.errors import PoisonError, SinkError, SinkRefused, TailraceError
 from tailrace.postgres.classifier import RETRYING, Classifier, Rule
 from tailrace.sinks.database.staged_rows import Positions, StagingField
 
@@ -80,11 +79,3 @@ def copy_error(
 def describe(error: psycopg.Error) -> str:
     """What is wrong with a value, without quoting the value."""
     return re.sub("(?<!^)(?=[A-Z])", " ", type(error).__name__).lower()
-
-
-def divergence(sink: str, table: str, span: str, what: str) -> SinkDiverged:
-    """The error for a replica that differs from what was delivered to it."""
-    return SinkDiverged(
-        f"{table}, {span}: {what}: somebody else wrote to the replica; this step was not applied",
-        REWIND.format(sink),
-    )
