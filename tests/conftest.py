@@ -9,6 +9,8 @@ pytest_plugins = [
         "tls",
         "kafka",
         "debezium",
+        "mariadb",
+        "mysql",
         "nats",
         "opensearch",
         "postgres",

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import obstore
 import psycopg
+import pymysql
 import pytest
 from confluent_kafka import KafkaException, Producer
 from obstore.exceptions import AlreadyExistsError
@@ -21,6 +23,8 @@ from tests.fixtures.postgres import running
 from tests.fixtures.tls import Authority, Tls
 
 from tailrace.embedded.kafka import KafkaServer
+from tailrace.embedded.mariadb import MariaDbServer
+from tailrace.embedded.mysql_family import MysqlFamilyServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.s3 import S3Server
@@ -155,3 +159,43 @@ def test_kafka_demands_passwords_and_tls(start_kafka: Callable[..., KafkaServer]
         topics("SCRAM-SHA-512", "wrong", tls.authority)
     with pytest.raises(KafkaException):
         topics("PLAIN", "secret", tls.stranger)
+
+
+@pytest.mark.parametrize("start", ["start_mariadb", "start_mysql"])
+def test_mysql_survives_a_kill_and_offers_tls(request: pytest.FixtureRequest, tls: Tls, start: str) -> None:
+    server: MysqlFamilyServer = request.getfixturevalue(start)(certificate=tls.file)
+
+    def connect(authority: Authority, password: str = server.password) -> pymysql.Connection[Any]:
+        return pymysql.connect(
+            host="localhost",
+            port=server.port,
+            user=server.user,
+            password=password,
+            database=server.database,
+            ssl_ca=str(authority.file),
+            ssl_verify_cert=True,
+            ssl_verify_identity=True,
+        )
+
+    with connect(tls.authority) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW STATUS LIKE 'Ssl_version'")
+        assert cursor.fetchall() == (("Ssl_version", "TLSv1.3"),)
+        cursor.execute("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(pymysql.OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
+        connect(tls.stranger)
+    with pytest.raises(pymysql.OperationalError, match="Access denied"):
+        connect(tls.authority, "wrong")
+    port, pid = server.port, server.pid
+    server.kill9()
+    assert not server.is_running
+    server.start()
+    assert server.port == port
+    assert server.pid != pid
+    with connect(tls.authority) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT a FROM t")
+        assert cursor.fetchall() == ((1,),)
+
+
+def test_there_are_two_versions_of_mariadb() -> None:
+    with pytest.raises(ConfigError, match=r"no embedded MariaDB 5.5"):
+        MariaDbServer(version="5.5")
