@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tailrace.cli.init import TEMPLATE
 from tailrace.errors import ConfigError
 from tailrace.settings import Secret, Settings, SourceSettings, load
+from tailrace.settings.parser import Faults, read_section
 from tailrace.settings.pattern import TablePattern
 from tailrace.sinks import from_settings
 
@@ -249,3 +251,21 @@ def test_patterns(pattern: str, schema: str, table: str, is_match: bool) -> None
 def test_invalid_patterns(text: str) -> None:
     with pytest.raises(ConfigError):
         TablePattern.parse(text)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    policy: Mapping[str, str] | str = "stop"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("null", "null"), ({"a.b": "null"}, {"a.b": "null"}), (3, None), ({"a": 3}, None)]
+)
+def test_a_setting_may_be_a_word_or_a_table(given: object, found: object) -> None:
+    faults = Faults()
+    values = read_section("choice", _Choice, {"policy": given}, {}, faults)
+    assert values == ({} if found is None else {"policy": found})
+    if found is None:
+        with pytest.raises(ConfigError, match=r"choice.policy is not a table of strings or a string"):
+            faults.raise_if_any("file")
+    assert read_section("choice", _Choice, {}, {"TAILRACE_CHOICE_POLICY": "null"}, faults) == {"policy": "null"}

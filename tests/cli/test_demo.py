@@ -14,6 +14,7 @@ import pytest
 from tests.capturing import tailrace
 
 from tailrace.embedded.kafka import KafkaServer
+from tailrace.embedded.mariadb import MariaDbServer
 from tailrace.log.verify import verify
 from tailrace.store import FileStore, Store
 
@@ -64,6 +65,19 @@ def test_kafka_has_the_same_messages(kafka_server: KafkaServer) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert re.search(r"[1-9][\d,]* messages in Kafka: every change in the log", done.stdout)
+    assert done.stdout.count("equal, row for row") == 3
+    shutil.rmtree(_demo_store(done.stdout).root.parent)
+
+
+@pytest.mark.soak
+def test_mysql_has_the_same_rows(mariadb_server: MariaDbServer) -> None:
+    """The fixture skips the test if the server cannot be fetched."""
+    done = subprocess.run(
+        tailrace("demo", "--seconds", "3", "--with", "mysql"), capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"^table .* replica .* mysql ", done.stdout, re.MULTILINE)
     assert done.stdout.count("equal, row for row") == 3
     shutil.rmtree(_demo_store(done.stdout).root.parent)
 

@@ -31,6 +31,7 @@ from tailrace.log.reader import LogReader
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
 from tailrace.sinks.iceberg.lake_table import LakeTable
 from tailrace.sinks.kafka.transport import KafkaTransport
+from tailrace.sinks.mysql.session import MysqlSession
 from tailrace.sinks.nats.client import NatsClient
 from tailrace.sinks.rabbitmq.broker_connection import BrokerConnection
 from tailrace.sinks.valkey.client import ValkeyClient
@@ -138,6 +139,9 @@ def in_other_processes(rng: random.Random, times: int = 1) -> Run:
     return run
 
 
+MYSQL_EXECUTE = MysqlSession.execute
+
+
 class Crash(BaseException):
     """Not an Exception: no code may catch it and continue."""
 
@@ -182,6 +186,22 @@ def crashing(at: int) -> Iterator[None]:
             act()
         return execute(self, query, *arguments, **named)
 
+    def before_mysql(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: MysqlSession, *arguments: Any) -> Any:
+            text = arguments[0] if arguments and isinstance(arguments[0], str) else ""
+            # MySQL commits these statements by itself. Others take effect when a transaction is committed.
+            if function is not MYSQL_EXECUTE or text.startswith(
+                ("CREATE TABLE", "CREATE DATABASE", "ALTER", "RENAME", "DROP TABLE")
+            ):
+                try:
+                    act()
+                except Crash:
+                    self._connection._force_close()  # type: ignore[attr-defined]
+                    raise
+            return function(self, *arguments)
+
+        return wrapped
+
     leave = psycopg.Transaction.__exit__
 
     def left_transaction(self: psycopg.Transaction, kind: Any, error: Any, trace: Any) -> Any:
@@ -209,6 +229,9 @@ def crashing(at: int) -> Iterator[None]:
         patch.object(KafkaTransport, "_commit", before(KafkaTransport._commit)),
         patch.object(ValkeyClient, "_write", before(ValkeyClient._write)),
         patch.object(HttpClient, "exchange", before(HttpClient.exchange)),
+        patch.object(MysqlSession, "execute", before_mysql(MysqlSession.execute)),
+        patch.object(MysqlSession, "load", before_mysql(MysqlSession.load)),
+        patch.object(MysqlSession, "commit", before_mysql(MysqlSession.commit)),
         patch.object(psycopg.Cursor, "execute", executed),
         patch.object(psycopg.Cursor, "copy", before(psycopg.Cursor.copy)),
         patch.object(psycopg.Transaction, "__exit__", left_transaction),

@@ -116,14 +116,7 @@ class History:
                         begun[first.decode()] += count
                     if last is not None:
                         ended[last.decode()] += count
-        changes = [c for c in expected_changes(scenario, state, began) if c.relation is not None]
-        assert_same(
-            begun.items(), Counter(str(c.position) for c in changes if c.operation in ("INSERT", "UPDATE")).items()
-        )
-        many = {str(c.position) for c in changes if c.operation == "TRUNCATE"}
-        many |= {end for end in ended if end.endswith(":0") and Lsn.parse(end[:-2]) in state.tables.values()}
-        one = Counter(str(c.position) for c in changes if c.operation in ("UPDATE", "DELETE"))
-        assert_same({end: count for end, count in ended.items() if end not in many}.items(), one.items())
+        assert_versions(scenario, state, began, begun, ended)
 
     def assert_shaped(self, schema: str, tables: Mapping[str, oracle.Rows]) -> None:
         with self.database.connect(client_encoding="UTF8") as connection:
@@ -137,6 +130,18 @@ class History:
     def fingerprint(self) -> Any:
         with self.database.connect(client_encoding="UTF8") as connection:
             return {name: oracle.rows(connection, *name) for name in _tables(connection)}
+
+
+def assert_versions(
+    scenario: Scenario, state: State, began: Lsn, begun: Mapping[str, int], ended: Mapping[str, int]
+) -> None:
+    """Assert that each change began and ended the right number of versions, which are given by position."""
+    changes = [c for c in expected_changes(scenario, state, began) if c.relation is not None]
+    assert_same(begun.items(), Counter(str(c.position) for c in changes if c.operation in ("INSERT", "UPDATE")).items())
+    many = {str(c.position) for c in changes if c.operation == "TRUNCATE"}
+    many |= {end for end in ended if end.endswith(":0") and Lsn.parse(end[:-2]) in state.tables.values()}
+    one = Counter(str(c.position) for c in changes if c.operation in ("UPDATE", "DELETE"))
+    assert_same({end: count for end, count in ended.items() if end not in many}.items(), one.items())
 
 
 def _tables(connection: oracle.Connection) -> list[tuple[str, str]]:

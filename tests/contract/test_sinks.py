@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests import oracle, values
-from tests.contract import order
+from tests.contract import mysql_tables, order
 from tests.contract.delivery_driver import (
     Crash,
     DeliveryDriver,
@@ -37,6 +37,7 @@ from tests.contract.destinations import (
 from tests.contract.kafka_topics import KafkaTopics
 from tests.contract.lake import Lake, LakeWithChangelog
 from tests.contract.message_destination import MessageDestination
+from tests.contract.mysql_tables import MysqlHistory, MysqlMirror
 from tests.contract.rabbitmq_messages import RabbitMqQueue, RabbitMqStreams
 from tests.contract.scenario import Mark, Scenario, Table
 from tests.contract.search_indices import KEYLESS, SearchIndices
@@ -56,6 +57,7 @@ from tailrace.log.snapshot import MARKER_PREFIX
 SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
     *("recorder", "recorder of ranges", "kafka", "rabbitmq streams", "rabbitmq queue", "webhook"),
+    *("mysql", "mysql staged", "mysql history"),
     "opensearch",
     *("valkey hash", "valkey json", "valkey stream"),
 ]
@@ -65,6 +67,9 @@ def all_sinks(*slow: str) -> list[Any]:
     """All sinks. Only `make chaos` runs those in `slow`, whose special cases have tests of their own."""
     return [pytest.param(sink, marks=pytest.mark.soak) if sink in slow else sink for sink in SINKS]
 
+
+MYSQL_VARIANTS = ("mysql staged", "mysql history")
+"""They differ from `mysql` as those of PostgreSQL differ from each other."""
 
 FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", "public.reborn", "public.later"]
 """Tables with most kinds of changes, for tests that deliver repeatedly."""
@@ -105,6 +110,15 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             yield RabbitMqStreams.of(request.getfixturevalue("rabbitmq_server"), request.getfixturevalue("scenario"))
         case "rabbitmq queue":
             yield RabbitMqQueue(request.getfixturevalue("rabbitmq_server"))
+        case "mysql" | "mysql staged" | "mysql history" as kind:
+            with mysql_tables.make_database(request.getfixturevalue("mariadb_server")) as url:
+                match kind:
+                    case "mysql":
+                        yield MysqlMirror(url)
+                    case "mysql staged":
+                        yield MysqlMirror(url, "tests.contract.staged_sink:StagedMysqlSink")
+                    case "mysql history":
+                        yield MysqlHistory(url)
         case "valkey hash" | "valkey json" as kind:
             yield ValkeyRows(request.getfixturevalue("valkey_server"), kind.removeprefix("valkey "))
         case "valkey stream":
@@ -129,6 +143,7 @@ def test_the_scenario_itself(scenario: Scenario) -> None:
     scenario.assert_results_in_rows()
 
 
+@pytest.mark.parametrize("destination", all_sinks("mysql"), indirect=True)
 def test_everything_in_one_step(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"))
     state = delivering.deliver(scenario.end)
@@ -144,7 +159,9 @@ def test_everything_in_one_step(destination: Destination, scenario: Scenario, tm
 @pytest.mark.usefixtures("all_large")
 @pytest.mark.parametrize(
     "destination",
-    all_sinks("history", "lake", "parquet", "recorder of ranges", "webhook", "opensearch", "valkey stream"),
+    all_sinks(
+        "history", "lake", "parquet", "recorder of ranges", "webhook", "opensearch", "valkey stream", *MYSQL_VARIANTS
+    ),
     indirect=True,
 )
 def test_everything_in_many_steps(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
@@ -201,7 +218,7 @@ def _assert_order(recorded: RecorderFiles) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", all_sinks("lake", "opensearch"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("lake", "opensearch", "mysql", "mysql history"), indirect=True)
 def test_steps_staged_twice_discarded_or_committed_again(
     destination: Destination, scenario: Scenario, tmp_path: Path
 ) -> None:
@@ -224,7 +241,7 @@ def test_steps_staged_twice_discarded_or_committed_again(
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", all_sinks("history"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("history", *MYSQL_VARIANTS), indirect=True)
 def test_a_crash_before_each_durable_act(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Each attempt gets one act further than the one before, unless it finds finished work."""
     delivering = DeliveryDriver(
@@ -250,7 +267,7 @@ def test_a_crash_before_each_durable_act(destination: Destination, scenario: Sce
 
 
 @pytest.mark.usefixtures("all_large")
-@pytest.mark.parametrize("destination", all_sinks("opensearch"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("opensearch", "mysql", *MYSQL_VARIANTS), indirect=True)
 def test_a_store_that_fails_occasionally(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Whichever request fails, the progress remains, and the next attempt continues from it."""
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
@@ -271,7 +288,7 @@ def test_a_store_that_fails_occasionally(destination: Destination, scenario: Sce
     "destination",
     all_sinks(
         *("history", "parquet", "recorder", "recorder of ranges", "webhook", "opensearch"),
-        *("valkey json", "valkey stream"),
+        *("valkey json", "valkey stream", *MYSQL_VARIANTS),
     ),
     indirect=True,
 )
@@ -288,7 +305,7 @@ def test_the_streaming_query_delivers_the_same(
         _assert_order(destination)
 
 
-@pytest.mark.parametrize("destination", all_sinks("opensearch"), indirect=True)
+@pytest.mark.parametrize("destination", all_sinks("opensearch", *MYSQL_VARIANTS), indirect=True)
 def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """Tables are correct after a repeated delivery. Event destinations get the events again, and no others."""
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), tables=FEW[:2])
@@ -315,9 +332,10 @@ def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: 
             delivering.assert_holds(scenario, scenario.marks[-1], state)
 
 
+@pytest.mark.parametrize("destination", all_sinks(*MYSQL_VARIANTS), indirect=True)
 def test_one_table_is_reloaded(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     """From its newest snapshot, while the others stay as they are."""
-    if isinstance(destination, (*EVENT_DESTINATIONS, History)):
+    if isinstance(destination, (*EVENT_DESTINATIONS, History, MysqlHistory)):
         pytest.skip("events are delivered once")
     store = scenario.store_of(tmp_path / "store", scenario.marks[-2])
     delivering = DeliveryDriver(destination, store, tables=["public.accounts", "public.recopied", "public.altered"])
@@ -379,6 +397,7 @@ SHAPED = {
 }
 
 
+@pytest.mark.parametrize("destination", all_sinks(*MYSQL_VARIANTS), indirect=True)
 def test_selected_masked_and_routed_tables(destination: Destination, scenario: Scenario, tmp_path: Path) -> None:
     delivering = DeliveryDriver(destination, scenario.store_of(tmp_path / "store"), **SHAPED)
     for mark in (scenario.marks[1], scenario.marks[-1]):

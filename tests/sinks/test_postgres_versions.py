@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.sinks.postgres.row_version import pairs
+from tailrace.sinks.database.row_version import pairs
 
 _Events = list[tuple[int, int]]
 

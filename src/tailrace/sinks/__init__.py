@@ -25,12 +25,13 @@ SINKS: Final = {
     "kafka": "tailrace.sinks.kafka:KafkaSink",
     "rabbitmq": "tailrace.sinks.rabbitmq:RabbitMqSink",
     "webhook": "tailrace.sinks.webhook:WebhookSink",
+    "mysql": "tailrace.sinks.mysql:MysqlSink",
     "opensearch": "tailrace.sinks.opensearch:OpenSearchSink",
     "valkey": "tailrace.sinks.valkey:ValkeySink",
 }
 """Imported when one is configured. Sinks of other packages are named likewise: `type = "package.module:Class"`."""
 
-_EXTRAS: Final = ("kafka", "nats", "rabbitmq", "valkey", "webhook")
+_EXTRAS: Final = ("kafka", "mysql", "nats", "rabbitmq", "valkey", "webhook")
 """Types of sinks that have an extra of the same name."""
 
 Options = TypeVar("Options")

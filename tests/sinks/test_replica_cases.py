@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests import oracle, values
+from tests.contract import mysql_tables
 from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.mysql_replica import MysqlReplica
 from tests.sinks.replicas import assert_same, rows_of, sink_to
 from tests.sinks.sink_driver import deliver
 
+from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
+from tailrace.log.decoding import ChangeFilter
 from tailrace.log.planner import BatchLimits
 from tailrace.sinks.database import staging
 from tailrace.store import Store
@@ -336,3 +341,24 @@ def test_row_filters_and_column_lists(database: Database, postgres: Postgres, tm
         assert seen
         assert oracle.rows(theirs, "public", "listed") == oracle.rows(ours, "public", "listed", ["id", "shown"])
     drop_database(replica)
+
+
+@pytest.mark.parametrize(
+    ("server", "way"), [("mariadb", "one step"), ("older_mariadb", "many steps"), ("mysql", "one step")]
+)
+def test_cases_in_mysql(
+    log: tuple[Database, Store], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: str, way: str
+) -> None:
+    """All but tables with more columns than MySQL has, and types that change to others with other values there."""
+    database, store = log
+    refused = ("many_columns", "types_change")
+    oids = {database.rows(f"SELECT '{table}'::regclass::oid::int")[0][0]: Lsn((1 << 63) - 1) for table in refused}
+    limits = BatchLimits(1, 1) if way == "many steps" else BatchLimits(1 << 30, 1 << 40)
+    with (
+        mysql_tables.make_database(request.getfixturevalue(f"{server}_server")) as url,
+        closing(MysqlReplica(url)) as replica,
+    ):
+        deliver(replica.sink(), store, parts=3, limits=limits, change_filter=ChangeFilter(tables=oids))
+        tables = [table for table in (*CASES, *ALSO, "every_type") if table not in refused]
+        replica.assert_same(database, *tables)
+        replica.assert_same(database, "moved", schema="two")
