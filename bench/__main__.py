@@ -30,6 +30,7 @@ _PARTS = (
     "valkey",
     "slatedb",
     "recovery",
+    "mysql",
 )
 
 

@@ -1,4 +1,4 @@
-"""Encodings of messages: rows of seven columns, decoded from pgoutput before the clock starts.
+"""Encodings of messages, and MySQL's text: rows of seven columns, decoded from pgoutput before the clock starts.
 
 The clock is the processor's time, as one thread does all of the work. Avro is compared with fastavro, which writes the
 same rows one by one, given as Python values.
@@ -12,16 +12,19 @@ import random
 import statistics
 import struct
 import time
+from collections.abc import Callable
 
 import fastavro
 import numpy as np
 import pyarrow as pa
+from pymysql.converters import escape_sequence
 
 from bench.report import Report
 from tailrace.change import Column, Relation, Type
 from tailrace.embedded.schema_registry import SchemaRegistryServer
 from tailrace.log.decoding import INSERT, ChangePositions, TableChanges
 from tailrace.pgoutput.decoder import decode
+from tailrace.sinks.database.staged_rows import Positions
 from tailrace.sinks.messages.encoder import MessageEncoder, PositionIds
 from tailrace.sinks.messages.envelope import row_record
 from tailrace.sinks.messages.envelope_options import EnvelopeOptions
@@ -29,6 +32,10 @@ from tailrace.sinks.messages.piece import join
 from tailrace.sinks.messages.registry_encoding import AvroFormat
 from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.messages.row_image import new_values
+from tailrace.sinks.mysql import load_data
+from tailrace.sinks.mysql.column_mapping import map_relation
+from tailrace.sinks.mysql.flavour import Flavour
+from tailrace.sinks.mysql.unrepresentable import UnrepresentablePolicy
 
 _ROWS = 20_000
 _ROUNDS = 7
@@ -55,15 +62,36 @@ def run(report: Report) -> None:
             if envelope == "row":
                 rate = _fastavro_rate(changes)
                 report.line("fastavro, values only", f"{rate:,.0f} rows/s", f"{rates['avro'] / rate:.0f} times as fast")
+    _load_data(report, changes)
+
+
+def _load_data(report: Report, changes: TableChanges) -> None:
+    report.section("MySQL's text")
+    mappings = map_relation(changes.relation, Flavour("mysql", (8, 4, 0)), UnrepresentablePolicy())
+
+    def encode() -> list[pa.Array]:
+        columns = zip(mappings, changes.new.batch.columns, strict=True)
+        return [mapping.encode(column, Positions.of(changes.at)) for mapping, column in columns]
+
+    rate = _median_rate(lambda: list(load_data.lines(encode(), _ROWS)))
+    report.line("for LOAD DATA", f"{rate:,.0f} rows/s", f"want ≥ {_WANT:,}", ok=rate >= _WANT)
+    literals = _median_rate(lambda: load_data.row_literals(encode()))
+    rows = changes.new.batch.to_pylist()
+    own = _median_rate(lambda: [escape_sequence(row.values(), "utf8mb4") for row in rows])
+    report.line("for INSERT", f"{literals:,.0f} rows/s", f"{literals / own:.1f} times as fast as PyMySQL, row by row")
 
 
 def _rate(options: EnvelopeOptions, changes: TableChanges) -> float:
     envelope = options.make_envelope("bench", "shop", "server", "ce_")
     encoder = MessageEncoder(envelope, DestinationTemplate.parse(f"{options.envelope}.{options.encoding}.{{table}}"))
+    return _median_rate(lambda: encoder.encode([changes], PositionIds()))
+
+
+def _median_rate(encode: Callable[[], object]) -> float:
     times = []
     for _ in range(_ROUNDS + 1):
         began = time.process_time()
-        encoder.encode([changes], PositionIds())
+        encode()
         times.append(time.process_time() - began)
     return _ROWS / statistics.median(times[1:])
 

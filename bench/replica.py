@@ -66,6 +66,16 @@ END $$
 """In each transaction: half inserts, three tenths updates all over the table, a fifth deletes of its oldest rows."""
 
 
+MIX = (
+    _MIX,
+    "CALL mix('{a,b,c}', 10, 12000)",
+    "CALL mix('{c,d,e}', 10000, 26)",
+    "CALL mix('{a,d,b,e}', 10, 12000)",
+    "DROP PROCEDURE mix",
+)
+"""Half a million changes of the tables a to e, in transactions of 10 and of 10,000."""
+
+
 @dataclass(frozen=True)
 class _Load:
     name: str
@@ -91,13 +101,7 @@ _LOADS = (
         "500K mixed, 5 tables, 10 or 10,000 a transaction",
         500_000,
         ("a", "b", "c", "d", "e"),
-        (
-            _MIX,
-            "CALL mix('{a,b,c}', 10, 12000)",
-            "CALL mix('{c,d,e}', 10000, 26)",
-            "CALL mix('{a,d,b,e}', 10, 12000)",
-            "DROP PROCEDURE mix",
-        ),
+        MIX,
         0.4,
     ),
 )

@@ -28,8 +28,8 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then log in to
-    the destinations of some sinks (kafka, rabbitmq, webhook, opensearch, valkey) and test the rights that delivery
-    needs.
+    the destinations of some sinks (kafka, rabbitmq, webhook, mysql, opensearch, valkey) and test the rights that
+    delivery needs.
 
     With `enabled = true` in [archive], check whether the WAL can be archived, and write and remove an object.
 

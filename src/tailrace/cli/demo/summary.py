@@ -67,6 +67,8 @@ def show(console: Console, components: DemoComponents, store: Store) -> None:
         if components.lake is not None:
             with components.lake.connect() as connection:
                 sides["lake"] = {table: _rows(connection, table) for table in TABLES}
+        if components.mysql is not None:
+            sides[components.mysql.name] = components.mysql.rows()
         for consumer in components.consumers:
             message_counts[consumer.name] = consumer.finish()
             with connect(capture.source) as connection:
