@@ -12,7 +12,7 @@ from tailrace.errors import ConfigError
 from tailrace.sinks.audit.change_row import ERASED
 from tailrace.sinks.audit.naming_history import NamingHistory
 from tailrace.sinks.audit.trail_record import TrailRecord
-from tailrace.sinks.database.destination_error import classify_errors
+from tailrace.sinks.database.postgresql.destination_error import classify_errors
 
 # The row's key remains, because the erasure is recorded under it. An unknown value must not be recovered later, so it
 # is no longer listed as unchanged.

@@ -23,7 +23,7 @@ from tailrace.change import Lsn, Position
 from tailrace.delivery.sink_settings import SinkSettings
 from tailrace.errors import ConfigError
 from tailrace.sinks.audit.sink import AuditOptions, table_name
-from tailrace.sinks.database.destination_error import classify_errors
+from tailrace.sinks.database.postgresql.destination_error import classify_errors
 
 _FIELDS: Final = (
     *("database", "schema", "table", "operation", "before", "after", "context", "primary_key", "committed_at"),

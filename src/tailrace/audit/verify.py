@@ -32,11 +32,11 @@ from tailrace.sinks.audit.naming_history import NamingHistory
 from tailrace.sinks.audit.sink import source_of
 from tailrace.sinks.audit.staged_changes import ContextStitcher, StagedChanges, stage, with_contexts
 from tailrace.sinks.audit.trail_record import TrailRecord
-from tailrace.sinks.database.destination_error import classify_errors
-from tailrace.sinks.database.destination_type import DestinationTypes
-from tailrace.sinks.database.ledger import Ledger
+from tailrace.sinks.database.postgresql.destination_error import classify_errors
+from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
+from tailrace.sinks.database.postgresql.ledger import Ledger
+from tailrace.sinks.database.postgresql.staging import copy_in, declarations
 from tailrace.sinks.database.staged_rows import RowBatch, StagedRows
-from tailrace.sinks.database.staging import copy_in, declarations
 from tailrace.store import Store
 
 _BATCH: Final = BatchLimits(64, 32 * 1024 * 1024)
