@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import base64
 import os
 import re
 import shutil
-import signal
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final
 
 from tailrace import maven
-from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
+from tailrace.embedded.process import ListeningServer, free_port
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.spark import java
 
@@ -35,8 +32,10 @@ _SHOW_STARTED: Final = f"{_LEVEL}.kafka.server.KafkaRaftServer=info"
 _SHOW_FENCED: Final = f"{_LEVEL}.org.apache.kafka.controller.QuorumController=debug"
 
 
-class KafkaServer(EmbeddedServer):
-    """One server that is broker and controller. Its data is removed when it is closed, or when this process ends."""
+class KafkaServer(ListeningServer):
+    """One server that is broker and controller."""
+
+    product: ClassVar[str] = "Kafka"
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class KafkaServer(EmbeddedServer):
         """
         self._jars = jars()
         self._java = java.find()
-        self._directory = Path(tempfile.mkdtemp(prefix="tailrace-kafka-"))
         self._properties = properties or {}
         self._users = users or {}
         self._mechanisms = mechanisms
@@ -70,11 +68,10 @@ class KafkaServer(EmbeddedServer):
         self._client_authority = client_authority
         self._java_options = java_options
         self._advertised_port = advertised_port
-        self._process: Process | None = None
         self._is_formatted = False
         self._is_killed = False
-        self.port = 0
         self._ports: dict[str, int] = {}
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -90,53 +87,9 @@ class KafkaServer(EmbeddedServer):
         """The address of the listener that has no security, with which tests manage users and access rights."""
         return f"127.0.0.1:{self._ports['INTERNAL']}"
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def log(self) -> Path:
-        return self._directory / "server.log"
-
-    def start(self, timeout_s: float = 90) -> Self:
-        """Start the server. After `kill9` or `stop` it starts again on the same ports with the same data."""
-        atexit.register(self.close)
-        try:
-            for _ in range(5):
-                if self._starts(timeout_s):
-                    return self
-                if self._is_formatted or b"Address already in use" not in self.log.read_bytes():
-                    break
-                self.port = 0
-            raise TailraceError("the embedded Kafka server did not start", self._last_lines())
-        except BaseException:
-            self.close()
-            raise
-
     def kill9(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGKILL)
-            process.wait(30)
-            self._is_killed = True
-
-    def stop(self, timeout_s: float = 30) -> None:
-        """Shut the server down in order."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGTERM)
-            if not process.wait(timeout_s):
-                self._process = process
-                self.kill9()
-
-    def close(self) -> None:
-        atexit.unregister(self.close)
-        self.kill9()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._is_killed = self._process is not None or self._is_killed
+        super().kill9()
 
     def tool(self, main: str, *arguments: str, timeout_s: float = 120) -> str:
         """Run a Java program that comes with the server, and return its standard output.
@@ -162,7 +115,7 @@ class KafkaServer(EmbeddedServer):
             self._format(self._write_configuration({}))
         elif self._is_killed:
             self._fence(timeout_s)
-        if not self._run({}, _SHOW_STARTED, _STARTED, timeout_s):
+        if not self._prints({}, _SHOW_STARTED, _STARTED, timeout_s):
             return False
         self._is_formatted, self._is_killed = True, False
         return True
@@ -181,25 +134,16 @@ class KafkaServer(EmbeddedServer):
             "broker.session.timeout.ms": 100,
             "broker.heartbeat.interval.ms": 50,
         }
-        self._run(alone, _SHOW_FENCED, _FENCED, timeout_s)
+        self._prints(alone, _SHOW_FENCED, _FENCED, timeout_s)
         self.kill9()
 
-    def _run(self, properties: Mapping[str, object], level: str, lines: re.Pattern[bytes], timeout_s: float) -> bool:
+    def _prints(self, properties: Mapping[str, object], level: str, lines: re.Pattern[bytes], timeout_s: float) -> bool:
         """Start the process, and return whether it prints the lines."""
         configuration = self._write_configuration(properties)
-        begin = self.log.stat().st_size if self.log.exists() else 0
+        begin = self._log_bytes()
         options = (*_JAVA, *self._java_options, level, "-cp", self._class_path)
         command = [str(self._java), *options, "kafka.Kafka", str(configuration)]
-        self._process = process = Process(command, self.log, signal.SIGKILL)
-
-        def is_ready() -> bool:
-            return lines.search(self.log.read_bytes(), begin) is not None
-
-        wait_until(lambda: not process.is_running or is_ready(), timeout_s)
-        if process.is_running and is_ready():
-            return True
-        self.kill9()
-        return False
+        return self._run(command, lambda: lines.search(self.log.read_bytes(), begin) is not None, timeout_s)
 
     def _format(self, configuration: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -272,9 +216,6 @@ class KafkaServer(EmbeddedServer):
         if mechanism == "OAUTHBEARER":  # accepts tokens without a signature
             return f'{package}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="server";'
         return f"{package}.scram.ScramLoginModule required;"
-
-    def _last_lines(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
 def jars() -> list[Path]:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
-import shutil
-import signal
 import subprocess
-import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Final
 
-from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
+from tailrace.embedded.process import ListeningServer, free_port
 from tailrace.errors import TailraceError
 
 _READY: Final = b"ready for connections"
-_IN_USE: Final = b"Address already in use"
 
 
-class MysqlFamilyServer(EmbeddedServer):
-    """One server with one database. Its data is removed when it is closed, or when this process ends."""
+class MysqlFamilyServer(ListeningServer):
+    """One server with one database."""
 
-    product: ClassVar[str]
     user: Final = "tailrace"
     database: Final = "tailrace"
 
@@ -34,10 +28,8 @@ class MysqlFamilyServer(EmbeddedServer):
         self._installation = installation
         self._options = options or {}
         self._certificate = certificate
-        self._directory = Path(tempfile.mkdtemp(prefix=f"tailrace-{self.product.lower()}-"))
-        self._process: Process | None = None
         self.password = secrets.token_hex(12)
-        self.port = 0
+        super().__init__()
 
     @abstractmethod
     def _program(self) -> Sequence[str]:
@@ -56,60 +48,6 @@ class MysqlFamilyServer(EmbeddedServer):
         return f"mysql://{self.user}:{self.password}@127.0.0.1:{self.port}/{self.database}"
 
     @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def log(self) -> Path:
-        return self._directory / "server.log"
-
-    def start(self, timeout_s: float = 60) -> Self:
-        """Start the server. After `kill9` or `stop` it starts again on the same port with the same data."""
-        atexit.register(self.close)
-        try:
-            if not self._data.exists():
-                self._initialize(timeout_s)
-            is_new = not self.port
-            for _ in range(5):
-                self.port = self.port or free_port()
-                begin = self.log.stat().st_size if self.log.exists() else 0
-                if self._starts(begin, timeout_s):
-                    return self
-                if not is_new or _IN_USE not in self.log.read_bytes()[begin:]:
-                    break
-                self.port = 0
-            raise TailraceError(
-                f"the embedded {self.product} did not start", self.log.read_text(errors="replace")[-2000:]
-            )
-        except BaseException:
-            self.close()
-            raise
-
-    def kill9(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGKILL)
-            process.wait(30)
-
-    def stop(self, timeout_s: float = 60) -> None:
-        """Shut the server down in order."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGTERM)
-            if not process.wait(timeout_s):
-                self._process = process
-                self.kill9()
-
-    def close(self) -> None:
-        atexit.unregister(self.close)
-        self.kill9()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    @property
     def _data(self) -> Path:
         return self._directory / "data"
 
@@ -124,23 +62,18 @@ class MysqlFamilyServer(EmbeddedServer):
             raise TailraceError(f"the embedded {self.product} could not create its system tables", words[-2000:])
         draft.rename(self._data)
 
-    def _starts(self, begin: int, timeout_s: float) -> bool:
+    def _starts(self, timeout_s: float) -> bool:
+        if not self._data.exists():
+            self._initialize(timeout_s)
+        self.port = self.port or free_port()
+        begin = self._log_bytes()
         command = [
             *self._command(self._data),
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             f"--init-file={self._write_statements()}",
         ]
-        self._process = process = Process(command, self.log, signal.SIGKILL)
-
-        def is_ready() -> bool:
-            return _READY in self.log.read_bytes()[begin:]
-
-        wait_until(lambda: not process.is_running or is_ready(), timeout_s)
-        if process.is_running and is_ready():
-            return True
-        self.kill9()
-        return False
+        return self._run(command, lambda: _READY in self.log.read_bytes()[begin:], timeout_s)
 
     def _command(self, data: Path) -> list[str]:
         options: dict[str, object] = {

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import signal
-import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final
 
 from tailrace import maven
 from tailrace.embedded.installation import unprivileged_user
-from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.embedded.process import ListeningServer, free_port
+from tailrace.errors import ConfigError
 from tailrace.maven import Jar
 from tailrace.spark import java
 
@@ -52,8 +48,10 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class OpenSearchServer(EmbeddedServer):
-    """One node without security. Its data is removed when it is closed, or when this process ends."""
+class OpenSearchServer(ListeningServer):
+    """One node without security."""
+
+    product: ClassVar[str] = "OpenSearch"
 
     def __init__(self, settings: Mapping[str, object] | None = None, *, java_options: tuple[str, ...] = ()) -> None:
         """Configure a server.
@@ -64,62 +62,22 @@ class OpenSearchServer(EmbeddedServer):
         """
         self._java = java.find(_JAVA_VERSIONS, "the embedded OpenSearch server")
         self._archive = _archive()
-        self._directory = Path(tempfile.mkdtemp(prefix="tailrace-opensearch-"))
         self._settings = settings or {}
         self._java_options = java_options
         self._user = unprivileged_user()
-        self._process: Process | None = None
         self._is_installed = False
-        self.port = 0
+        super().__init__()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def log(self) -> Path:
-        return self._directory / "server.log"
-
-    def start(self, timeout_s: float = 120) -> Self:
-        """Start the server. After `kill9` it starts again on the same port with the same data."""
-        atexit.register(self.close)
-        try:
-            if not self._is_installed:
-                self._install()
-            for _ in range(5):
-                self.port = self.port or free_port()
-                self._write_configuration()
-                self._process = process = Process(self._command(), self.log, signal.SIGKILL, self._user)
-                wait_until(lambda p=process: not p.is_running or self._answers(), timeout_s)  # type: ignore[misc]
-                if process.is_running and self._answers():
-                    return self
-                self.kill9()
-                if b"Address already in use" not in self.log.read_bytes():
-                    break
-                self.port = 0
-            raise TailraceError("the embedded OpenSearch server did not start", self._last_lines())
-        except BaseException:
-            self.close()
-            raise
-
-    def kill9(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGKILL)
-            process.wait(30)
-
-    def close(self) -> None:
-        atexit.unregister(self.close)
-        self.kill9()
-        shutil.rmtree(self._directory, ignore_errors=True)
+    def _starts(self, timeout_s: float) -> bool:
+        if not self._is_installed:
+            self._install()
+        self.port = self.port or free_port()
+        self._write_configuration()
+        return self._run(self._command(), self._answers, timeout_s, self._user)
 
     @property
     def _home(self) -> Path:
@@ -177,9 +135,6 @@ class OpenSearchServer(EmbeddedServer):
                 return bool(answer.status == 200)
         except (OSError, HTTPException):
             return False
-
-    def _last_lines(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
 def _archive() -> Path:

@@ -1,23 +1,26 @@
-"""Processes of embedded servers, which never outlive this process, and the ports they listen on."""
+"""Embedded servers: their processes, which never outlive this process, and the ports they listen on."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 
 # Below every system's range of ephemeral ports: an outgoing connection could take a port in that range while a server
 # restarts.
@@ -150,6 +153,90 @@ class Process:
                 os.kill(pid, signal.SIGKILL)
         self.wait(30)
         wait_until(lambda: not any(map(_is_alive, pids[1:])), 30)
+
+
+class ListeningServer(EmbeddedServer):
+    """A server with one process, a port on 127.0.0.1, and a directory of its own.
+
+    Its data is removed when it is closed, or when this process ends. A subclass starts the process in `_starts`.
+    """
+
+    product: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix=f"tailrace-{self.product.lower()}-"))
+        self._process: Process | None = None
+        self.port = 0
+
+    @abstractmethod
+    def _starts(self, timeout_s: float) -> bool:
+        """Start the process with `_run`, and return whether it is ready in time. `port` is 0 if it has to be chosen."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_running
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def log(self) -> Path:
+        return self._directory / "server.log"
+
+    def start(self, timeout_s: float = 120) -> Self:
+        """Start the server. After `kill9` or `stop` it starts again on the same port with the same data."""
+        atexit.register(self.close)
+        try:
+            is_new = not self.port
+            for _ in range(5):
+                begin = self._log_bytes()
+                if self._starts(timeout_s):
+                    return self
+                self.kill9()
+                words = self.log.read_bytes()[begin:]
+                if not is_new or b"already in use" not in words:
+                    break
+                self.port = 0
+            raise TailraceError(f"the embedded {self.product} did not start", words.decode(errors="replace")[-2000:])
+        except BaseException:
+            self.close()
+            raise
+
+    def kill9(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send(signal.SIGKILL)
+            process.wait(30)
+
+    def stop(self, timeout_s: float = 60) -> None:
+        """Shut the server down in order."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send(signal.SIGTERM)
+            if not process.wait(timeout_s):
+                self._process = process
+                self.kill9()
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        self.kill9()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _run(
+        self,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        timeout_s: float,
+        uid_gid: tuple[int, int] | None = None,
+    ) -> bool:
+        """Start the process, and return whether it runs and is ready in time."""
+        self._process = process = Process(command, self.log, signal.SIGKILL, uid_gid)
+        wait_until(lambda: not process.is_running or is_ready(), timeout_s)
+        return process.is_running and is_ready()
+
+    def _log_bytes(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
 
 
 def _children(parent: int) -> list[int]:

@@ -2,66 +2,38 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import signal
 import socket
-import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
-from tailrace.embedded.process import EmbeddedServer, Process, free_port, wait_until
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.embedded.process import ListeningServer, free_port
+from tailrace.errors import ConfigError
 
 
-class ValkeyServer(EmbeddedServer):
-    """One server with an append-only file. Its data is removed when it is closed, or when this process ends."""
+class ValkeyServer(ListeningServer):
+    """One server with an append-only file."""
+
+    product: ClassVar[str] = "Valkey"
 
     def __init__(self, **configuration: str) -> None:
         """`configuration` adds to the server's options, with underscores for hyphens: `appendfsync`, `maxmemory`."""
         self._program = _program()
-        self._directory = Path(tempfile.mkdtemp(prefix="tailrace-valkey-"))
         self._configuration = configuration
-        self._process: Process | None = None
-        self.port = 0
+        super().__init__()
 
     @property
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}"
 
-    def start(self, timeout_s: float = 30) -> Self:
-        """Start the server. After `kill9` it starts again on the same port with the same data."""
-        log = self._directory / "server.log"
-        for _ in range(5):
-            self.port = self.port or free_port()
-            self._process = process = Process([str(self._program), *self._options()], log, signal.SIGKILL)
-            atexit.register(self.close)
-            wait_until(lambda p=process: not p.is_running or self._answers(), timeout_s)  # type: ignore[misc]
-            if process.is_running:
-                return self
-            process.wait(timeout_s)
-            self.port = 0
-            if b"Address already in use" not in log.read_bytes():
-                break
-        words = log.read_text(errors="replace")[-2000:]
-        self.close()
-        raise TailraceError("the embedded Valkey server did not start", words)
-
-    def kill9(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send(signal.SIGKILL)
-            process.wait(30)
+    def _starts(self, timeout_s: float) -> bool:
+        self.port = self.port or free_port()
+        return self._run([str(self._program), *self._options()], self._answers, timeout_s)
 
     def lose_data(self) -> None:
         """Remove the data of a server that does not run."""
         shutil.rmtree(self._directory / "data", ignore_errors=True)
-
-    def close(self) -> None:
-        atexit.unregister(self.close)
-        self.kill9()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _options(self) -> list[str]:
         data = self._directory / "data"
