@@ -25,8 +25,7 @@ from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-START_US = 1_750_000_000_000_000
-"""When the first transaction commits; each other one a second after the one before it."""
+_START_US = 1_750_000_000_000_000
 
 
 def relation(oid: int, name: str = "", version: int = 0, identity: str = "d", *, own: bool = False) -> Relation:
@@ -176,7 +175,7 @@ class Server:
         return at
 
     def _time(self) -> datetime:
-        return EPOCH + timedelta(microseconds=START_US + len(self.sent) * 1_000_000 + self.rng.randrange(1000))
+        return EPOCH + timedelta(microseconds=_START_US + len(self.sent) * 1_000_000 + self.rng.randrange(1000))
 
 
 def _oids(relations: Sequence[Relation]) -> list[int]:
