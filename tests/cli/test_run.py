@@ -135,6 +135,15 @@ def test_capture_and_sinks_under_one_supervisor(
         assert run.status()["capture"]["restarts"] == 1
         arrives(run, "changes from before the restart")
 
+        # The delivery process hangs. It reports nothing, and the lag is measured nevertheless.
+        deliver = next(p for p in psutil.Process(run.process.pid).children() if "deliver" in p.cmdline())
+        deliver.suspend()
+        database.execute("INSERT INTO t SELECT i, 'hangs' FROM generate_series(1500, 1600) i")
+        run.await_(lambda: (run.sink("replica")["lag_bytes"] or 0) > 0, "the lag of a process that hangs")
+        assert (1500,) not in replica.rows("SELECT id FROM t")
+        deliver.resume()
+        arrives(run, "changes that came while it hung")
+
         # Pause a sink, and look at it from another process.
         assert run.client.post("/sinks/replica/pause").status_code == 200
         run.await_(lambda: run.sink("replica")["state"] == "paused", "a pause")
