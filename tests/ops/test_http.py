@@ -197,7 +197,7 @@ def test_control_requests_on_loopback() -> None:
 def test_control_requests_need_the_token() -> None:
     fake = FakeService()
     with serving(fake, token=Secret("s3cret")) as client:
-        assert client.get("/metrics").status_code == 200, "reading needs no token"
+        assert client.get("/metrics").status_code == 200, "reading on loopback needs no token"
         for authorization in (None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer", "Bearer s3cret!"):
             answer = client.post("/shutdown", headers={"Authorization": authorization} if authorization else {})
             assert answer.status_code == 401
@@ -219,8 +219,28 @@ def test_other_hosts_than_loopback_need_a_token() -> None:
     fake = FakeService()
     http = HttpSettings(host="0.0.0.0", port=free_port(), token=Secret("s3cret"))
     with HttpServer(http, routes(fake.service())), httpx.Client(base_url=f"http://127.0.0.1:{http.port}") as client:
-        assert client.get("/health", headers={"Host": "tailrace.example"}).status_code == 200
         assert client.post("/shutdown").status_code == 401
+
+
+def test_beyond_loopback_only_probes_read_without_the_token() -> None:
+    fake = FakeService(replace(HEALTHY, sinks=[replace(SINK, state="failed", last_error="the table hidden is gone")]))
+    http = HttpSettings(host="0.0.0.0", port=free_port(), token=Secret("s3cret"))
+    right = {"Authorization": "Bearer s3cret"}
+    with HttpServer(http, routes(fake.service())), httpx.Client(base_url=f"http://127.0.0.1:{http.port}") as client:
+        for path in ("/status", "/metrics", "/nothing"):
+            assert client.get(path).status_code == 401, path
+            assert client.head(path).status_code == 401, path
+            assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401, path
+        assert "hidden" in client.get("/status", headers=right).text
+        assert client.get("/metrics", headers=right).status_code == 200
+        assert client.get("/live").json() == {"status": "ok"}
+        assert client.get("/").status_code == 200, "the page holds no data"
+        stranger = client.get("/health", headers={"Host": "tailrace.example"})
+        assert (stranger.status_code, stranger.json()["status"]) == (503, "wrong")
+        assert "hidden" not in stranger.text
+        assert "hidden" in client.get("/health", headers=right).text
+        fake.overview = HEALTHY
+        assert client.get("/health").status_code == 200
 
 
 def test_a_port_in_use_is_reported_before_anything_starts() -> None:
@@ -246,7 +266,10 @@ def test_an_open_connection_does_not_delay_the_stop() -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "LOCALHOST"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
-    assert rejection("GET", {"host": f"[{host}]:1" if ":" in host else f"{host}:1"}, None, on_loopback=True) is None
+    assert (
+        rejection("GET", {"host": f"[{host}]:1" if ":" in host else f"{host}:1"}, is_authorized=True, on_loopback=True)
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +277,7 @@ def test_loopback(host: str) -> None:
 )
 def test_not_loopback(host: str) -> None:
     assert not is_loopback(host)
-    assert rejection("GET", {"host": host}, None, on_loopback=True) is not None
+    assert rejection("GET", {"host": host}, is_authorized=True, on_loopback=True) is not None
 
 
 def test_the_cache_does_not_wait_for_a_slow_computation() -> None:

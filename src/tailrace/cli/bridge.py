@@ -102,7 +102,8 @@ def _serve(settings: Settings, port: int, started_at: float, service: Service) -
             if number % _LINES_PER_WAL_CHECK == 0 and (alarm := wal_alarm(slot, status.wal_lag_bytes)):
                 _log.log(*alarm)
 
-    with HttpServer(http, routes(service, bridge_status, streams), port, trusts_local=True):
+    # The monitors of the bridge that this replaces read without a token.
+    with HttpServer(http, routes(service, bridge_status, streams), port, trusts_local=True, guards_reads=False):
         reporter = threading.Thread(target=report, name="metrics", daemon=True)
         reporter.start()
         try:

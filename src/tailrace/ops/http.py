@@ -1,6 +1,7 @@
 """The HTTP server: health, status, metrics, a dashboard, and control requests from authorized clients.
 
 GET  /                      the dashboard
+GET  /live                  200 while the server answers
 GET  /health                200 {"status": "ok"}, or 503 with the faults
 GET  /status                the status of every component, as JSON
 GET  /metrics               the same for Prometheus
@@ -40,6 +41,9 @@ _log = logging.getLogger("tailrace.http")
 
 DEFAULT_PORT: Final = 9464
 
+# These reveal nothing of what is captured, so they need no token: the page without its data, and what probes ask.
+_OPEN_PATHS: Final = frozenset({"/", "/live", "/health"})
+
 # How long a stop waits for open requests. A browser must not delay a clean stop.
 _GRACE_SECONDS = 2
 HEADERS: Final = {
@@ -72,11 +76,16 @@ def routes(service: Service) -> list[Route]:
     async def index(request: Request) -> Response:  # noqa: ARG001
         return HTMLResponse(page, headers=HEADERS)
 
-    async def health(request: Request) -> Response:  # noqa: ARG001
-        faults = (await run_in_threadpool(service.local_overview)).faults
-        if faults:
-            return JSONResponse({"status": "wrong", "faults": faults}, 503, HEADERS)
+    async def live(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse({"status": "ok"}, headers=HEADERS)
+
+    async def health(request: Request) -> Response:
+        faults = (await run_in_threadpool(service.local_overview)).faults
+        if not faults:
+            return JSONResponse({"status": "ok"}, headers=HEADERS)
+        if not request.state.may_read:
+            faults = [f"{len(faults)}: a request with the token lists them"]
+        return JSONResponse({"status": "wrong", "faults": faults}, 503, HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse((await run_in_threadpool(service.overview)).to_json(), headers=HEADERS)
@@ -99,6 +108,7 @@ def routes(service: Service) -> list[Route]:
 
     return [
         Route("/", index),
+        Route("/live", live),
         Route("/health", health),
         Route("/status", status),
         Route("/metrics", metrics),
@@ -120,29 +130,43 @@ def shutdown_route(service: Service) -> Route:
 class _AccessControl:
     """Middleware that rejects unauthorized requests before the application sees them."""
 
-    def __init__(self, app: ASGIApp, token: Secret | None, *, on_loopback: bool, trusts_local: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, token: Secret | None, *, on_loopback: bool, trusts_local: bool, guards_reads: bool
+    ) -> None:
         self._app = app
         self._token = token
         self._on_loopback = on_loopback
         self._trusts_local = trusts_local
+        self._guards_reads = guards_reads and not on_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             request = Request(scope)
             peer = request.client.host if request.client is not None else ""
             is_local = is_loopback(peer) and is_loopback(_host_of(f"//{request.headers.get('host', '')}"))
-            token = None if self._trusts_local and is_local else self._token
-            rejected = rejection(request.method, request.headers, token, on_loopback=self._on_loopback)
+            is_authorized = self._token is None or (self._trusts_local and is_local) or _has(request, self._token)
+            may_read = is_authorized or not self._guards_reads
+            rejected = rejection(
+                request.method,
+                request.headers,
+                is_authorized=may_read or request.url.path in _OPEN_PATHS if is_read(request.method) else is_authorized,
+                on_loopback=self._on_loopback,
+            )
             if rejected is not None:
                 code, reason = rejected
                 extra = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
                 await JSONResponse({"error": reason}, code, HEADERS | extra)(scope, receive, send)
                 return
+            request.state.may_read = may_read
         await self._app(scope, receive, send)
 
 
+def is_read(method: str) -> bool:
+    return method in ("GET", "HEAD")
+
+
 def rejection(
-    method: str, headers: Mapping[str, str], token: Secret | None, *, on_loopback: bool
+    method: str, headers: Mapping[str, str], *, is_authorized: bool, on_loopback: bool
 ) -> tuple[int, str] | None:
     """Return the HTTP status and the reason if a request must be rejected, else None. Header names are in lower case.
 
@@ -152,17 +176,19 @@ def rejection(
     host = headers.get("host", "")
     if on_loopback and not is_loopback(_host_of(f"//{host}")):
         return 403, f"this server accepts only loopback names in the Host header, not {host or 'a request without one'}"
-    if method in ("GET", "HEAD"):
-        return None
-    origin = headers.get("origin")
-    is_cross_origin = origin is not None and origin.partition("://")[2] != host
-    if is_cross_origin or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return 403, "cross-origin requests are not allowed"
-    if token is not None:
-        scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(credentials.strip().encode(), token.reveal().encode()):
-            return 401, "control requests need the header Authorization: Bearer <token>"
+    if not is_read(method):
+        origin = headers.get("origin")
+        is_cross_origin = origin is not None and origin.partition("://")[2] != host
+        if is_cross_origin or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return 403, "cross-origin requests are not allowed"
+    if not is_authorized:
+        return 401, "this request needs the header Authorization: Bearer <token>"
     return None
+
+
+def _has(request: Request, token: Secret) -> bool:
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(credentials.strip().encode(), token.reveal().encode())
 
 
 def _host_of(url: str) -> str:
@@ -176,18 +202,28 @@ class HttpServer:
     """Serves in a thread until the context exits."""
 
     def __init__(
-        self, settings: HttpSettings, routes: Sequence[Route], port: int | None = None, *, trusts_local: bool = False
+        self,
+        settings: HttpSettings,
+        routes: Sequence[Route],
+        port: int | None = None,
+        *,
+        trusts_local: bool = False,
+        guards_reads: bool = True,
     ) -> None:
         """Bind the port at once, so that a port that is in use is reported before anything starts.
 
         `port` overrides the port in the settings; without either, any free port is used. With `trusts_local`, requests
-        from this machine that use a loopback name need no token.
+        from this machine that use a loopback name need no token. Without `guards_reads`, no read needs one.
         """
         self._socket = listen(settings.host, port if port is not None else settings.port or 0, settings)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         app = _AccessControl(
-            Starlette(routes=routes), settings.token or None, on_loopback=is_loopback(host), trusts_local=trusts_local
+            Starlette(routes=routes),
+            settings.token or None,
+            on_loopback=is_loopback(host),
+            trusts_local=trusts_local,
+            guards_reads=guards_reads,
         )
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
         self._server = uvicorn.Server(
@@ -211,8 +247,8 @@ class HttpServer:
 def listen(host: str, port: int, settings: HttpSettings) -> socket.socket:
     if not is_loopback(host) and not settings.token:
         raise ConfigError(
-            f"http.host is {host}: anyone who can reach it could shut Tailrace down",
-            "set a token for control requests (TAILRACE_HTTP_TOKEN), or host = 127.0.0.1",
+            f"http.host is {host}: anyone who can reach it could read the status and shut Tailrace down",
+            "set a token (TAILRACE_HTTP_TOKEN), or host = 127.0.0.1",
         )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
