@@ -45,8 +45,11 @@ chaos: setup spark-4.3 ## kill -9 capture thousands of times under load (KILLS=2
 bench: setup ## measure rates, latency and memory, with baselines in the same run
 	@$(BIN)/python -m bench
 
+.PHONY: docs
+docs: setup ## build the documentation as a site, in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo site/index.html
+
 .PHONY: lock
 lock: setup ## update requirements.lock from pyproject.toml
-	@$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
-	@.venv/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--extra embedded --extra kafka --extra mysql --extra nats --extra query --extra rabbitmq --extra slatedb --extra spark --extra valkey --extra webhook --group dev --custom-compile-command 'make lock' -o requirements.lock pyproject.toml

@@ -1,0 +1,34 @@
+"""The documentation as a site: every link and anchor leads somewhere, and every page is in the navigation."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("mkdocs"), "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (tmp_path / "site/reference/index.html").read_text()
+    for name in ("tailrace.LogReader", "tailrace.WalReader", "tailrace.delivery.contract.BaseSink"):
+        assert f'id="{name}' in reference, f"{name} is in the reference, made from its docstring"
+
+
+def test_links_of_the_files_beside_the_site() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        links = [link for link in LINK.findall((ROOT / name).read_text()) if "://" not in link]
+        for link in links:
+            assert (ROOT / link).exists(), f"{name}: {link}"
