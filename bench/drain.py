@@ -17,9 +17,9 @@ import time
 import numpy as np
 
 from tailrace import settings
-from tailrace.capture.capture import Capture
-from tailrace.capture.replication import ReplicationStream
-from tailrace.capture.source_connection import connect_replication
+from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.postgres.replication import ReplicationStream
+from tailrace.capture.postgres.source_connection import connect_replication
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.pgoutput.framing import HEADER

@@ -29,7 +29,7 @@ import pyarrow.csv
 from pyiceberg.catalog.sql import SqlCatalog
 
 from bench.report import Report
-from tailrace.capture import catalog as source_catalog
+from tailrace.capture.postgres import catalog as source_catalog
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import free_port, wait_until

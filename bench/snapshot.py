@@ -9,7 +9,7 @@ import time
 from bench.report import Report
 from bench.throughput import ROW, TABLE
 from tailrace import settings
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.embedded.postgres import Postgres
 
 _ROWS = 1_000_000

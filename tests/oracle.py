@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from tailrace import text, types
-from tailrace.capture.source_connection import SESSION
+from tailrace.capture.postgres.source_connection import SESSION
 from tailrace.change import Change, Column, Image, Operation, Relation, Unchanged
 
 Row = tuple[bytes | None, ...]

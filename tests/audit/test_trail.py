@@ -16,7 +16,7 @@ from tests.contract.audit_table import UNCHANGED
 from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.errors import ConfigError, SinkRefused
 from tailrace.sinks.audit import staged_changes
 

@@ -17,7 +17,7 @@ from tests.fixtures.kafka import QUIET, admin_client
 from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
-from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.postgres.bootstrap import Bootstrap
 from tailrace.embedded.kafka import KafkaServer
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until

@@ -16,10 +16,10 @@ from tests.fixtures.store import StoreAddress
 from tests.workload import Workload
 
 from tailrace import settings
-from tailrace.capture import catalog
-from tailrace.capture.bootstrap import Bootstrap
-from tailrace.capture.snapshot_job import SnapshotJob
-from tailrace.capture.source_connection import connect
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.bootstrap import Bootstrap
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.source_connection import connect
 from tailrace.change import Change, Operation, Position
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError

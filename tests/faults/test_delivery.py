@@ -28,7 +28,7 @@ from tests.fixtures.postgres import Database, make_database, running
 from tests.workload import Workload
 
 from tailrace import settings
-from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.postgres.bootstrap import Bootstrap
 from tailrace.change import Lsn
 from tailrace.delivery import cursors
 from tailrace.embedded.cluster import Cluster

@@ -19,8 +19,8 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
-from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SnapshotError, SourceError, StoreError
 from tailrace.log.snapshot import SnapshotReader
@@ -139,7 +139,7 @@ def test_the_connection_is_lost(filled_database: Database, file_address: StoreAd
 def test_the_store_fails(
     filled_database: Database, file_address: StoreAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.snapshot_job._STORE_ATTEMPTS", 2)
+    monkeypatch.setattr("tailrace.capture.postgres.snapshot_job._STORE_ATTEMPTS", 2)
     job = SnapshotJob(make_settings(filled_database, file_address))
     obstacle = tmp_path / "store" / "snapshots"
     obstacle.write_text("in the way")

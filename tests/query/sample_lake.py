@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
 from tailrace import types
-from tailrace.capture import catalog as source_catalog
+from tailrace.capture.postgres import catalog as source_catalog
 from tailrace.change import Column, Lsn, Relation
 from tailrace.column_name import unused_name
 from tailrace.lake import point

@@ -9,8 +9,8 @@ from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
-from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.store import Store
 
 

@@ -10,7 +10,7 @@ from psycopg import sql
 from tests import oracle
 from tests.fixtures.postgres import Database
 
-from tailrace.capture import catalog
+from tailrace.capture.postgres import catalog
 from tailrace.change import Relation
 from tailrace.embedded.mysql_family import MysqlFamilyServer
 from tailrace.sinks.mysql import load_data

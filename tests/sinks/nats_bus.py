@@ -13,7 +13,7 @@ from tests.fixtures.postgres import Database
 from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
-from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.postgres.bootstrap import Bootstrap
 from tailrace.change import Lsn
 from tailrace.delivery.task import Executor, run_in_process
 from tailrace.embedded.nats import NatsServer

@@ -28,8 +28,8 @@ from tests.stepping import DrivenStepper
 from tests.workload import Workload
 
 from tailrace import settings
-from tailrace.capture.bootstrap import Bootstrap
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.bootstrap import Bootstrap
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Change, Column, Lsn, Position, Relation, Type
 from tailrace.delivery import cursors
 from tailrace.delivery import step as step_module

@@ -27,7 +27,7 @@ from tests.capturing import current_lsn
 from tests.fixtures.postgres import Database
 from tests.sinks.nats_bus import Bus
 
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.embedded.nats import NatsServer
 from tailrace.embedded.process import wait_until

@@ -12,7 +12,7 @@ from tests.sinks.replicas import assert_same
 from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
-from tailrace.capture.bootstrap import Bootstrap
+from tailrace.capture.postgres.bootstrap import Bootstrap
 from tailrace.change import Lsn
 from tailrace.delivery import dead_letters
 from tailrace.embedded.postgres import Postgres

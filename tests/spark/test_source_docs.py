@@ -16,7 +16,7 @@ from tests.e2e.captured_database import CapturedDatabase, captured
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.spark import register
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"

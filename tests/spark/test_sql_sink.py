@@ -18,7 +18,7 @@ from tests.fixtures.postgres import Database, drop_database, make_database
 
 import tailrace.spark
 from tailrace import settings, sinks
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.cli import main
 from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError

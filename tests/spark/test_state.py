@@ -17,7 +17,7 @@ from tests.fixtures.postgres import drop_database, make_database
 
 import tailrace.spark
 from tailrace import settings, types
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.s3 import S3Server

@@ -14,7 +14,7 @@ from tests.pgoutput import build
 from tests.workload import Connection
 
 from tailrace import types
-from tailrace.capture import catalog
+from tailrace.capture.postgres import catalog
 from tailrace.change import Column, Relation
 from tailrace.embedded.postgres import Postgres
 from tailrace.log.snapshot import chunk_schema

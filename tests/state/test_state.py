@@ -18,7 +18,7 @@ from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.workload import Workload
 
 from tailrace import settings, types
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn, Relation
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, GapError, SnapshotError

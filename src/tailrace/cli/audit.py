@@ -12,7 +12,7 @@ import click
 
 from tailrace.audit import bemi_environment
 from tailrace.audit.bemi_environment import BemiEnvironment
-from tailrace.capture.slot import drop_slot_and_publication
+from tailrace.capture.postgres.slot import drop_slot_and_publication
 from tailrace.cli import Invocation, compatibility, output
 from tailrace.cli.compatibility import CompatibleInvocation
 from tailrace.errors import CorruptError

@@ -8,8 +8,8 @@ import threading
 
 import click
 
-from tailrace.capture.bootstrap import Bootstrap
-from tailrace.capture.capture import Capture
+from tailrace.capture.postgres.bootstrap import Bootstrap
+from tailrace.capture.postgres.capture import Capture
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, status_line
 from tailrace.cli.stop_signal import on_stop

@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from tailrace import sinks
-from tailrace.capture.check import can_capture, inspect
+from tailrace.capture.postgres.check import can_capture, inspect
 from tailrace.cli import Invocation
 from tailrace.delivery.contract import ChecksDestination
 from tailrace.errors import TailraceError

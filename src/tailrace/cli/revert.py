@@ -12,8 +12,8 @@ import psycopg
 from tailrace.audit import revert, trail
 from tailrace.audit.row_history import entries, line
 from tailrace.audit.trail import Selection
-from tailrace.capture.source_connection import connect
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn, Position
 from tailrace.cli import Invocation
 from tailrace.errors import ConfigError, RevertError

@@ -9,11 +9,11 @@ import sys
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
-from tailrace.capture import catalog, slot
-from tailrace.capture.catalog import PublishedTable
-from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
-from tailrace.capture.source_connection import connect
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres import catalog, slot
+from tailrace.capture.postgres.catalog import PublishedTable
+from tailrace.capture.postgres.snapshot_job import SnapshotJob, tables_without_snapshot
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import OWN
 from tailrace.cli import Invocation, output
 from tailrace.cli.stop_signal import on_stop

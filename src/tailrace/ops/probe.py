@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.capture.source_connection import connect
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn, Position
 from tailrace.errors import TailraceError
 from tailrace.log.listing import find_covered, list_objects

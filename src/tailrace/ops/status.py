@@ -13,8 +13,8 @@ from tailrace.change import Lsn, Position
 
 if TYPE_CHECKING:
     # Capture imports this module and must stay light: delivery loads the decoder, which loads a compiler.
-    from tailrace.capture.bootstrap import Bootstrap
-    from tailrace.capture.capture import Capture
+    from tailrace.capture.postgres.bootstrap import Bootstrap
+    from tailrace.capture.postgres.capture import Capture
     from tailrace.delivery.status import SinkStatus
     from tailrace.recovery.archive import Archive
 

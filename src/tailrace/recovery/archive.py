@@ -17,10 +17,10 @@ import psycopg
 from psycopg import sql
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture import slot, timeline
-from tailrace.capture.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
-from tailrace.capture.source_connection import classify, connect_replication, run_command, text_value
-from tailrace.capture.walsender_stream import EPOCH_SHIFT_S
+from tailrace.capture.postgres import slot, timeline
+from tailrace.capture.postgres.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
+from tailrace.capture.postgres.source_connection import classify, connect_replication, run_command, text_value
+from tailrace.capture.postgres.walsender_stream import EPOCH_SHIFT_S
 from tailrace.change import Lsn
 from tailrace.errors import GapError, SlotLost, SourceRefused, TailraceError, WrongSource
 from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive

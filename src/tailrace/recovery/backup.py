@@ -12,7 +12,7 @@ from typing import Literal
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture.source_connection import classify, connect_replication, run_command, text_value
+from tailrace.capture.postgres.source_connection import classify, connect_replication, run_command, text_value
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SourceError, SourceRefused, TailraceError
 from tailrace.recovery import compressed_object

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tailrace.capture.check.fix import RELOAD, RESTART, script
-from tailrace.capture.source_connection import connect
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.check.fix import RELOAD, RESTART, script
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.errors import TailraceError
 from tailrace.finding import Finding, Severity
 from tailrace.recovery.wal_segment import PREFIX

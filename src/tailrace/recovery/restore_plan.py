@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tailrace.capture.timeline import TimelineHistory
+from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError
 from tailrace.recovery.backup_record import BackupRecord, chain, list_backups

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from tailrace.capture.timeline import TimelineHistory
+from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, WrongSource
 from tailrace.recovery import compressed_object

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tailrace.capture.timeline import TimelineHistory
+from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError, SourceError
 from tailrace.recovery.wal_archive import WalArchive

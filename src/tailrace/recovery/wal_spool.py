@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace.capture.timeline import TimelineHistory
+from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, TailraceError
 from tailrace.recovery.store_retry import run_with_retries

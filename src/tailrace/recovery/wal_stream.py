@@ -10,8 +10,8 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from tailrace.capture.source_connection import classify
-from tailrace.capture.walsender_stream import WalSenderStream
+from tailrace.capture.postgres.source_connection import classify
+from tailrace.capture.postgres.walsender_stream import WalSenderStream
 from tailrace.change import Lsn
 from tailrace.errors import SourceError
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from tailrace import settings
 from tailrace.audit import revert, row_history, trail
 from tailrace.audit.trail import AuditRow, Selection
-from tailrace.capture.source_connection import connect
+from tailrace.capture.postgres.source_connection import connect
 from tailrace.embedded.process import wait_until
 from tailrace.sinks.audit import AuditOptions
 

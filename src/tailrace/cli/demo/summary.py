@@ -15,7 +15,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.capture.source_connection import connect
+from tailrace.capture.postgres.source_connection import connect
 from tailrace.change import Lsn
 from tailrace.cli import output
 from tailrace.cli.demo import audit_trail

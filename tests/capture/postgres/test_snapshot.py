@@ -16,8 +16,8 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
-from tailrace.capture import catalog
-from tailrace.capture.snapshot_job import SnapshotJob, tables_without_snapshot
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.change import Relation
 from tailrace.errors import ConfigError, SnapshotError, SourceRefused, TailraceError
 from tailrace.log.snapshot import SnapshotReader, TableSnapshot

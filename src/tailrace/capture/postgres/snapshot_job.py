@@ -26,11 +26,11 @@ from typing import Any
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture import slot, snapshot_plan, snapshot_worker
-from tailrace.capture.catalog import PublishedTable
-from tailrace.capture.slot import CreatedSlot
-from tailrace.capture.snapshot_plan import TablePlan
-from tailrace.capture.snapshot_worker import (
+from tailrace.capture.postgres import slot, snapshot_plan, snapshot_worker
+from tailrace.capture.postgres.catalog import PublishedTable
+from tailrace.capture.postgres.slot import CreatedSlot
+from tailrace.capture.postgres.snapshot_plan import TablePlan
+from tailrace.capture.postgres.snapshot_worker import (
     CopyFailure,
     CopyProgress,
     CopyTask,
@@ -38,8 +38,8 @@ from tailrace.capture.snapshot_worker import (
     WorkerReady,
     WorkerSettings,
 )
-from tailrace.capture.source_connection import classify, connect, connect_replication
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.source_connection import classify, connect, connect_replication
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SnapshotError, TailraceError
 from tailrace.log import snapshot as format_

@@ -10,12 +10,12 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from tailrace.capture.check.fix import script
+from tailrace.capture.postgres.check.fix import script
 from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from tailrace.capture.check.server import ServerState
+    from tailrace.capture.postgres.check.server import ServerState
 
 _MUCH_WAL = 1 << 30
 

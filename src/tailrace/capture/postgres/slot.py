@@ -14,10 +14,10 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 from psycopg.rows import class_row
 
-from tailrace.capture import timeline
-from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.source_connection import classify, connect, run_command, text_value
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres import timeline
+from tailrace.capture.postgres.catalog import IS_OWN
+from tailrace.capture.postgres.source_connection import classify, connect, run_command, text_value
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity

@@ -13,9 +13,9 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tailrace.capture import catalog
-from tailrace.capture.catalog import PublishedTable
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.catalog import PublishedTable
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Relation
 
 Connection = psycopg.Connection[Any]

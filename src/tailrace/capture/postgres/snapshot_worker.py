@@ -20,9 +20,9 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from tailrace.capture.snapshot_plan import TablePart
-from tailrace.capture.source_connection import connect
-from tailrace.capture.source_error import classify, source_errors
+from tailrace.capture.postgres.snapshot_plan import TablePart
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.source_error import classify, source_errors
 from tailrace.change import Type
 from tailrace.errors import DecodeError, SnapshotError, SourceRefused, StoreError, TailraceError
 from tailrace.log.snapshot import ChunkWriter, SnapshotChunk

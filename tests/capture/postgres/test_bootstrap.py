@@ -12,8 +12,8 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
-from tailrace.capture.bootstrap import Bootstrap, TablesToCopy
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.bootstrap import Bootstrap, TablesToCopy
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.errors import SourceRefused

@@ -18,11 +18,11 @@ from typing import Any
 
 import psycopg
 
-from tailrace.capture import catalog
-from tailrace.capture.catalog import PublishedTable
-from tailrace.capture.slot import CreatedSlot
-from tailrace.capture.snapshot_job import SnapshotJob, SnapshotProgress
-from tailrace.capture.source_connection import connect
+from tailrace.capture.postgres import catalog
+from tailrace.capture.postgres.catalog import PublishedTable
+from tailrace.capture.postgres.slot import CreatedSlot
+from tailrace.capture.postgres.snapshot_job import SnapshotJob, SnapshotProgress
+from tailrace.capture.postgres.source_connection import connect
 from tailrace.change import Lsn
 from tailrace.errors import SnapshotError, TailraceError
 from tailrace.log import published_table

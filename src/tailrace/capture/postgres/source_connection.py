@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
 from tailrace import postgres
-from tailrace.capture.source_error import classify, source_errors
+from tailrace.capture.postgres.source_error import classify, source_errors
 from tailrace.errors import SourceError
 from tailrace.postgres.connection import SESSION, parameters
 from tailrace.settings import SourceSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture.source_connection import run_command, text_value
+from tailrace.capture.postgres.source_connection import run_command, text_value
 from tailrace.change import Lsn
 
 

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from tests.fixtures.postgres import Database, drop_database, make_database, running
 
-from tailrace.capture.check import can_capture, inspect
-from tailrace.capture.slot import ensure_publication
-from tailrace.capture.source_connection import connect, connect_replication
+from tailrace.capture.postgres.check import can_capture, inspect
+from tailrace.capture.postgres.slot import ensure_publication
+from tailrace.capture.postgres.source_connection import connect, connect_replication
 from tailrace.embedded.postgres import Postgres
 from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings

@@ -14,8 +14,8 @@ from psycopg import pq
 from tests.fixtures.postgres import Database, running
 from tests.fixtures.tls import Tls, TlsProxy
 
-from tailrace.capture.slot import ensure_publication
-from tailrace.capture.source_connection import SESSION, classify, connect, connect_replication
+from tailrace.capture.postgres.slot import ensure_publication
+from tailrace.capture.postgres.source_connection import SESSION, classify, connect, connect_replication
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import SlotLost, SourceError, SourceRefused, TailraceError
 from tailrace.settings import Secret, SourceSettings

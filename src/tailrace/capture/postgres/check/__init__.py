@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tailrace.capture.check.publication import publication_findings, read_publication
-from tailrace.capture.check.server import read_server, server_findings
-from tailrace.capture.check.slot_state import read_slot, slot_findings
-from tailrace.capture.check.table import read_tables, table_findings
-from tailrace.capture.source_connection import connect, connect_replication
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.check.publication import publication_findings, read_publication
+from tailrace.capture.postgres.check.server import read_server, server_findings
+from tailrace.capture.postgres.check.slot_state import read_slot, slot_findings
+from tailrace.capture.postgres.check.table import read_tables, table_findings
+from tailrace.capture.postgres.source_connection import connect, connect_replication
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.errors import TailraceError
 from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.postgres import Database
 
-from tailrace.capture.catalog import Connection, describe, published_oids, published_tables, relation
-from tailrace.capture.source_connection import connect
+from tailrace.capture.postgres.catalog import Connection, describe, published_oids, published_tables, relation
+from tailrace.capture.postgres.source_connection import connect
 from tailrace.change import Relation, Type
 from tailrace.pgoutput.message import RelationMessage, TypeMessage, parse
 from tailrace.settings import SourceSettings

@@ -11,13 +11,13 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.check.fix import script
+from tailrace.capture.postgres.catalog import IS_OWN
+from tailrace.capture.postgres.check.fix import script
 from tailrace.finding import Finding, Severity
 
 if TYPE_CHECKING:
-    from tailrace.capture.check.publication import Publication
-    from tailrace.capture.check.server import ServerState
+    from tailrace.capture.postgres.check.publication import Publication
+    from tailrace.capture.postgres.check.server import ServerState
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import Protocol
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture import catalog, slot
-from tailrace.capture.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
-from tailrace.capture.replication import ReplicationStream
-from tailrace.capture.sealer import CaptureProgress, Sealer
-from tailrace.capture.source_connection import classify, connect, connect_replication
+from tailrace.capture.postgres import catalog, slot
+from tailrace.capture.postgres.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
+from tailrace.capture.postgres.replication import ReplicationStream
+from tailrace.capture.postgres.sealer import CaptureProgress, Sealer
+from tailrace.capture.postgres.source_connection import classify, connect, connect_replication
 from tailrace.change import Lsn, Relation
 from tailrace.errors import GapError, SlotLost, SourceError, TailraceError
 from tailrace.log import source_record

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 import psycopg
 from psycopg import sql
 
-from tailrace.capture.catalog import IS_OWN
-from tailrace.capture.check.fix import script
-from tailrace.capture.check.table import SourceTable, names
+from tailrace.capture.postgres.catalog import IS_OWN
+from tailrace.capture.postgres.check.fix import script
+from tailrace.capture.postgres.check.table import SourceTable, names
 from tailrace.finding import Finding, Severity
 from tailrace.settings import SourceSettings
 
 if TYPE_CHECKING:
-    from tailrace.capture.check.server import ServerState
+    from tailrace.capture.postgres.check.server import ServerState
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
 

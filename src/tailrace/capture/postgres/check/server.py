@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from tailrace.capture.check.fix import RELOAD, RESTART, script
-from tailrace.capture.check.slot_state import SlotState
+from tailrace.capture.postgres.check.fix import RELOAD, RESTART, script
+from tailrace.capture.postgres.check.slot_state import SlotState
 from tailrace.finding import Finding, Severity
 
 _OLDEST, _NEWEST = 14, 18

@@ -8,8 +8,8 @@ from psycopg import sql
 from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGconn, PGresult
 
-from tailrace.capture.source_error import PUBLICATION_MISSED
-from tailrace.capture.walsender_stream import WalSenderStream
+from tailrace.capture.postgres.source_error import PUBLICATION_MISSED
+from tailrace.capture.postgres.walsender_stream import WalSenderStream
 from tailrace.change import Lsn
 from tailrace.errors import SourceRefused
 from tailrace.pgoutput.framing import Frames

@@ -13,7 +13,7 @@ from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
-from tailrace.capture.source_error import source_errors
+from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import OWN, Column, Lsn, Relation, Type
 from tailrace.pgoutput.message import ColumnMessage, RelationMessage, TypeMessage
 

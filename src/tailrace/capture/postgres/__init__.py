@@ -1,0 +1,1 @@
+"""Capture of PostgreSQL: slot, replication stream, sealer, bootstrap, snapshots, checks."""
