@@ -19,8 +19,8 @@ from tailrace.change import UNCHANGED, Image, Lsn, Position, Relation
 from tailrace.delivery.contract import Load, Parallel, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import FencedError
+from tailrace.images import Images
 from tailrace.log.decoding import OPERATIONS, LogicalMessages, TableChanges
-from tailrace.pgoutput.decoder import Images
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from tailrace.errors import FencedError, GapError, SlotLost, SourceRefused, Wron
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
 from tailrace.log.writer import LogWriter
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import Store
 
 TABLE = "CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t"

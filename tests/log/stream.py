@@ -19,8 +19,9 @@ from tailrace.change import OWN, UNCHANGED, Change, Column, Image, Lsn, Operatio
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
 from tailrace.log.writer import LogWriter
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import framing, message
-from tailrace.pgoutput.framing import FrameBatch, Frames, LogRows, MessageIndex, OpenTransaction
+from tailrace.pgoutput.framing import FrameBatch, Frames, MessageIndex, OpenTransaction
 from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")

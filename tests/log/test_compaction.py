@@ -16,7 +16,7 @@ from tailrace.log.compaction import MAX_SEGMENTS, MergeCandidate, compact, plan
 from tailrace.log.listing import LogObject, find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.log.verify import verify
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import ObjectInfo, Store
 
 AGED = timedelta(0)

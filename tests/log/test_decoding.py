@@ -12,10 +12,10 @@ from tests.log.stream import Server, write
 from tests.log.test_planner import crashing
 
 from tailrace.change import UNCHANGED, Change, Image, Lsn, Operation, Position
+from tailrace.images import Images
 from tailrace.log import planner
 from tailrace.log.decoding import OPERATIONS, ChangeFilter, Chunk, LogicalMessages, TableChanges, chunks, with_last
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.decoder import Images
 from tailrace.store import Store
 
 

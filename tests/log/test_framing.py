@@ -12,8 +12,9 @@ from tests.log.stream import Capture, Server, read, read_frames, relation_of, sp
 
 from tailrace.change import Relation
 from tailrace.log.verify import VerificationTotals, verify
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import Frames, LogRows, OpenTransaction
+from tailrace.pgoutput.framing import Frames, OpenTransaction
 from tailrace.store import Store
 
 Row = tuple[int, int, int, int, int, str, int, bytes]

@@ -13,11 +13,11 @@ from tests.fixtures.postgres import Database
 from tests.workload import Workload
 
 from tailrace.change import Column, Position, Relation, Type
+from tailrace.images import Images
 from tailrace.log import change_text, planner
 from tailrace.log import json_columns as columns
 from tailrace.log.decoding import UPDATE, ChangeFilter, ChangePositions, TableChanges, chunks, no_images, with_last
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.decoder import Images
 from tailrace.store import Store
 
 

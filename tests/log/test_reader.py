@@ -20,7 +20,7 @@ from tailrace.log import segment
 from tailrace.log.compaction import compact
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import Store
 
 AGED = timedelta(0)

@@ -19,7 +19,8 @@ from tailrace.change import Lsn, Position
 from tailrace.errors import CorruptError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentContent
-from tailrace.pgoutput.framing import LogRows, OpenTransaction
+from tailrace.log_rows import LogRows
+from tailrace.pgoutput.framing import OpenTransaction
 
 
 def empty_header(id: int = 1) -> Header:

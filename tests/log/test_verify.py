@@ -17,7 +17,7 @@ from tailrace.log import segment, trim
 from tailrace.log.compaction import compact
 from tailrace.log.segment import Header, SegmentContent
 from tailrace.log.verify import VerificationTotals, verify
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import Store
 
 

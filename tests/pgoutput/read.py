@@ -10,8 +10,9 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import UNCHANGED, Image, Relation, Unchanged
 from tailrace.errors import DecodeError
+from tailrace.images import Images
 from tailrace.pgoutput import message
-from tailrace.pgoutput.decoder import DecodedImages, Images
+from tailrace.pgoutput.decoder import DecodedImages
 from tailrace.text import SPECIAL
 
 Row = tuple[list[Any], dict[str, str]] | None

@@ -39,13 +39,13 @@ from tailrace.delivery.sink_settings import ConfiguredSink, SinkContext, SinkSet
 from tailrace.delivery.task import Task, TaskResult
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, CorruptError, FencedError, StoreRefused
+from tailrace.images import Images
 from tailrace.log import change_text, planner
 from tailrace.log.decoding import DELETE, ChangePositions, TableChanges, no_images
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import cursors as retained_cursors
 from tailrace.log.snapshot import SnapshotReader, encoded_names
-from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.files import FilesOptions, FilesSink
 from tailrace.sinks.files import sink as files_sink
 from tailrace.sinks.files.file_format import MIB, ParquetFormat

@@ -16,8 +16,8 @@ from tailrace.change import UNCHANGED, Column, Relation, Type
 from tailrace.delivery.contract import BaseSink, Part
 from tailrace.delivery.task import TaskResult
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import ChangePositions, TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.spark.statement.derivation import HIDDEN, Derivation, ResultColumn
 from tailrace.spark.statement.image_rows import RowKind, RowReader
 from tailrace.spark.statement.result_changes import RowStager

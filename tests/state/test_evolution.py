@@ -14,7 +14,8 @@ from tests.pgoutput import build
 
 from tailrace import types
 from tailrace.change import Column, Relation, Type
-from tailrace.pgoutput.decoder import Images, decode
+from tailrace.images import Images
+from tailrace.pgoutput.decoder import decode
 from tailrace.state.evolution import ColumnOrigin, dropped_columns, origins, origins_along, project
 
 INT, TEXT, NUMERIC, DATE = (

@@ -17,8 +17,9 @@ from tailrace import types
 from tailrace.capture.postgres import catalog
 from tailrace.change import Column, Relation
 from tailrace.embedded.postgres import Postgres
+from tailrace.images import Images
 from tailrace.log.snapshot import chunk_schema
-from tailrace.pgoutput.decoder import Images, decode_copy
+from tailrace.pgoutput.decoder import decode_copy
 from tailrace.state.postgres_text import snapshot_images, to_text
 
 MANY = 3000

@@ -22,9 +22,9 @@ from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn, Relation
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, GapError, SnapshotError
+from tailrace.images import Images
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import TableSnapshot, chunk_schema
-from tailrace.pgoutput.decoder import Images
 from tailrace.state import replay, spill, table_state
 from tailrace.state.postgres_text import snapshot_images
 from tailrace.state.table_state import TableState

@@ -19,7 +19,7 @@ from tailrace.log.listing import LogObject, find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentContent
 from tailrace.log.trim import Trim
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import Store
 
 MIB = 1024 * 1024

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from tailrace.change import Lsn, Position
 from tailrace.errors import DecodeError
 from tailrace.log.segment import Header, SegmentContent, payload_buffers, with_row_facts
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
-from tailrace.pgoutput.framing import LogRows
 
 _KNOWN: Final = b"ICUDTMO"
 # A TRUNCATE of no table, with its flags: the shortest message that the log can hold.

@@ -18,12 +18,13 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import CorruptError, DecodeError
+from tailrace.images import Images, record_batch
 from tailrace.log.planner import Slice
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentContent
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
-from tailrace.pgoutput.decoder import Images, decode, record_batch
-from tailrace.pgoutput.framing import LogRows
+from tailrace.pgoutput.decoder import decode
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Column, Relation
+from tailrace.images import Images
 from tailrace.log.change_text import content_text
 from tailrace.log.decoding import OPERATIONS, ChangePositions, LogicalMessages, Mask, TableChanges
-from tailrace.pgoutput.decoder import Images
 from tailrace.types import Form, mapping
 
 I64 = npt.NDArray[np.int64]

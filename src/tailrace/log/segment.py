@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import ConfigError, CorruptError
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
-from tailrace.pgoutput.framing import LogRows
 
 VERSION = 1
 PREFIX = "log"

@@ -13,9 +13,9 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.column_name import unused_name
+from tailrace.images import Images
 from tailrace.log import json_columns
 from tailrace.log.decoding import ChangePositions, LogicalMessages, TableChanges
-from tailrace.pgoutput.decoder import Images
 
 RELATION: Final = "tailrace.relation"
 """Key of the schema metadata with the relation's definition, which docs/log-format.md describes."""

@@ -10,7 +10,7 @@ from tailrace.errors import FencedError
 from tailrace.log import segment
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
-from tailrace.pgoutput.framing import LogRows
+from tailrace.log_rows import LogRows
 from tailrace.store import Store
 
 # Half the age at which segments are merged. After a longer pause, segments of another writer may have been merged.

@@ -15,12 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.images import Mask
 from tailrace.types import Form, TypeMapping
 
 if TYPE_CHECKING:
     from tailrace.pgoutput import kernel
-
-Mask = npt.NDArray[np.bool_]
 
 _LARGEST_COLUMN: Final = 2**31 - 1
 

@@ -22,11 +22,11 @@ from tailrace.delivery.contract import Part, Sink, State, Step
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.images import Images, record_batch
 from tailrace.log import decoding, lineage
 from tailrace.log.decoding import OPERATIONS, TRUNCATE, ChangePositions, TableChanges
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.settings import Settings
 from tailrace.settings.parser import did_you_mean
 from tailrace.settings.pattern import split_name

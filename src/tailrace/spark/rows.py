@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Relation
+from tailrace.images import Images
 from tailrace.log import json_columns
 from tailrace.log.decoding import TableChanges
-from tailrace.pgoutput.decoder import Images
 from tailrace.spark import schema
 from tailrace.spark.changes import names_where, position_columns
 from tailrace.state import evolution

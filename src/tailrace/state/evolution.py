@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailrace import text, types
 from tailrace.change import Column, Relation
-from tailrace.pgoutput.decoder import Images
+from tailrace.images import Images
 from tailrace.state.cast import column_texts, recast
 
 Mask = npt.NDArray[np.bool_]

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from tailrace.change import Relation
 from tailrace.errors import DecodeError, PoisonError
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, ChangePositions, Mask, TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 
 I64 = npt.NDArray[np.int64]
 Operations = npt.NDArray[np.uint8]

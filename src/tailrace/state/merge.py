@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Column, Relation
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import UPDATE, Mask, TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.state import fold
 from tailrace.state.evolution import origins_along, project
 from tailrace.state.fold import I64, NetChanges

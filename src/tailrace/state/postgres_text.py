@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Column, Relation
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import Mask
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.text import DATE_INFINITY, DAY_US, TIMESTAMP_INFINITY
 from tailrace.types import Form
 

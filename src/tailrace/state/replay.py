@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from tailrace.change import Relation
 from tailrace.errors import CorruptError
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import Mask, TableChanges
 from tailrace.log.snapshot import TableSnapshot
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.state import fold
 from tailrace.state.postgres_text import snapshot_images
 from tailrace.state.retyping import project_texts, to_typed

@@ -9,8 +9,8 @@ import pyarrow as pa
 from tailrace import text, types
 from tailrace.change import Relation
 from tailrace.errors import DecodeError
+from tailrace.images import Images, record_batch
 from tailrace.pgoutput.cell import Cells, UnreadableError, read
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.state.cast import column_texts, recast
 from tailrace.state.evolution import origins_along, project, special_map
 

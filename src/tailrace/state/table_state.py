@@ -13,12 +13,12 @@ import numpy as np
 
 from tailrace.change import Lsn, Relation
 from tailrace.errors import ConfigError, GapError, SnapshotError
+from tailrace.images import Images
 from tailrace.log import decoding, planner
 from tailrace.log.decoding import SNAPSHOT, ChangeFilter, ChangePositions, TableChanges, no_images
 from tailrace.log.planner import Slice
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotChunk, SnapshotReader, TableSnapshot
-from tailrace.pgoutput.decoder import Images
 from tailrace.state import merge, postgres_text, replay
 
 # Up to this size, changes stay in memory. More are read twice: for their keys, then for their rows.

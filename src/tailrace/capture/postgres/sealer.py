@@ -20,8 +20,9 @@ from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import StoreError, TailraceError
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
+from tailrace.log_rows import LogRows
 from tailrace.pgoutput import framing
-from tailrace.pgoutput.framing import FrameBatch, Frames, LogRows, MessageIndex, OpenTransaction
+from tailrace.pgoutput.framing import FrameBatch, Frames, MessageIndex, OpenTransaction
 from tailrace.retry import Backoff
 from tailrace.settings import CaptureSettings
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Column
-from tailrace.pgoutput.decoder import Images
+from tailrace.images import Images
 from tailrace.state import postgres_text
 
 REDACTED: Final = "***"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.delivery.transforms.mask import Mask
-from tailrace.pgoutput.decoder import Images, record_batch
+from tailrace.images import Images, record_batch
 
 
 def project(

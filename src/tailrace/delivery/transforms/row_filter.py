@@ -17,8 +17,8 @@ from psycopg import sql
 from tailrace.change import Relation
 from tailrace.delivery.transforms.condition import Condition, typed
 from tailrace.errors import ConfigError
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import DELETE, INSERT, UPDATE, Mask, TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 
 _FULL: Final = "f"
 

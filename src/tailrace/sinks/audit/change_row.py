@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Relation
+from tailrace.images import Images, record_batch
 from tailrace.log import json_columns as log_json
 from tailrace.log.decoding import INSERT, UPDATE, ChangePositions, TableChanges
 from tailrace.log.jsonb import jsonb_texts
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.sinks.database.staged_rows import StagingField
 from tailrace.state import fold
 from tailrace.types import Form, mapping

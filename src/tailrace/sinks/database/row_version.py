@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Lsn
+from tailrace.images import Images
 from tailrace.log.decoding import DELETE, OPERATIONS, ChangePositions, TableChanges
-from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.database.staged_rows import Positions, RowBatch, StagingField, key_fields, value_fields
 from tailrace.sinks.database.table_write import RowGroup, TableWrite
 from tailrace.state.fold import group_by_unsent, has_key, key_columns, keys, new_values, require_whole, row_codes

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from tailrace.change import Lsn, Position
 from tailrace.errors import PoisonError
+from tailrace.images import Images
 from tailrace.log.decoding import TableChanges
-from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.documents.key_text import key_texts
 from tailrace.state.fold import final_images, fold, key_columns, new_values, require_whole
 

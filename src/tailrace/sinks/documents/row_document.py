@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Column, Relation
+from tailrace.images import Images
 from tailrace.log.json_columns import quote_text
-from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.documents.document_value import document_values
 from tailrace.sinks.messages.piece import Pieces, join
 

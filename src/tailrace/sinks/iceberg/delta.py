@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from tailrace import types
 from tailrace.change import Relation
+from tailrace.images import Images, record_batch
 from tailrace.log import typed_columns
 from tailrace.log.decoding import TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.sinks.iceberg.fingerprint import Fingerprints, Seed, fingerprints
 from tailrace.sinks.iceberg.iceberg_schema import may_be_special, stored_columns
 from tailrace.state.cast import column_texts

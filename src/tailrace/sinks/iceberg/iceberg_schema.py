@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from tailrace import types
 from tailrace.change import Column, Relation
 from tailrace.column_name import unused_name
+from tailrace.images import Images
 from tailrace.lake.point import Kind
-from tailrace.pgoutput.decoder import Images
 from tailrace.state.cast import column_texts
 from tailrace.state.evolution import special_map, specials
 from tailrace.state.fold import has_key

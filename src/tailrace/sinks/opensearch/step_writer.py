@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from tailrace.change import Position, Relation
 from tailrace.delivery.contract import Load, Step
 from tailrace.errors import PoisonError, SinkError, SinkRefused
+from tailrace.images import Images
 from tailrace.log import json_columns
 from tailrace.log.decoding import TableChanges
-from tailrace.pgoutput.decoder import Images
 from tailrace.sinks.documents.key_text import key_texts
 from tailrace.sinks.documents.net_effect import NetEffect, net_effect
 from tailrace.sinks.documents.row_document import row_documents

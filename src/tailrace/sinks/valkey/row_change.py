@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from tailrace.change import Relation
 from tailrace.errors import PoisonError, SinkRefused
+from tailrace.images import Images, record_batch
 from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.sinks.documents.net_effect import net_effect
 from tailrace.sinks.valkey.command import require_sizes
 from tailrace.sinks.valkey.key_template import KeyTemplate

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tailrace import types
 from tailrace.change import Relation
 from tailrace.errors import DecodeError
-from tailrace.pgoutput.decoder import Images, record_batch
+from tailrace.images import Images, record_batch
 from tailrace.sinks.documents.document_text import document_text
 from tailrace.sinks.documents.raw_json import members
 from tailrace.sinks.documents.row_document import row_documents

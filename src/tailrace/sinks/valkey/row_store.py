@@ -15,7 +15,7 @@ from tailrace.change import Relation
 from tailrace.column_name import with_suffix
 from tailrace.delivery.contract import Load
 from tailrace.errors import SinkRefused
-from tailrace.pgoutput.decoder import Images, record_batch
+from tailrace.images import Images, record_batch
 from tailrace.sinks.messages.progress import Progress
 from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.command import CommandBatch

@@ -22,10 +22,10 @@ from tailrace.delivery.context import Contexts
 from tailrace.delivery.task import StageTask, log_reader
 from tailrace.delivery.transforms.row_filter import filled_from_old, old_image_hint
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.images import Images
 from tailrace.log import json_columns
 from tailrace.log.decoding import DELETE, INSERT, UPDATE, LogicalMessages, Mask, TableChanges
 from tailrace.log.snapshot import MARKER_PREFIX
-from tailrace.pgoutput.decoder import Images
 from tailrace.spark import schema
 from tailrace.spark.changes import batch as changes_batch
 from tailrace.spark.changes import names_where, position_columns

@@ -19,10 +19,10 @@ from tailrace.delivery.contract import Part
 from tailrace.delivery.task import ChangeCounter, StageTask, TaskResult
 from tailrace.delivery.transforms.row_filter import old_image_hint
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.images import Images, record_batch
 from tailrace.log import decoding
 from tailrace.log.decoding import DELETE, INSERT, TRUNCATE, UPDATE, ChangePositions, Chunk, Mask, TableChanges
 from tailrace.pgoutput import cell
-from tailrace.pgoutput.decoder import Images, record_batch
 from tailrace.spark.statement.derivation import HIDDEN, Derivation
 from tailrace.spark.statement.image_rows import RowKind
 from tailrace.state import postgres_text
