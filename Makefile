@@ -41,6 +41,10 @@ chaos: setup spark-4.3 ## kill -9 capture thousands of times under load (KILLS=2
 	@$(BIN)/pytest -q -s -m soak
 	@$(BIN)/pytest -q -s tests/spark/test_other_spark.py
 
+.PHONY: soak
+soak: setup ## run everything for MINUTES=60 while it is killed; prints what grows
+	@MINUTES=$(or $(MINUTES),60) $(BIN)/pytest -q -s -m soak tests/faults/test_endurance.py
+
 .PHONY: bench
 bench: setup ## measure rates, latency and memory, with baselines in the same run
 	@$(BIN)/python -m bench

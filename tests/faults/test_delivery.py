@@ -62,7 +62,7 @@ class Scene:
         config = directory / "tailrace.toml"
         config.write_text(f'[store]\nurl = "{self.settings.store.url}"\n{sinks}')
         self.output = directory / "output"
-        self._env = os.environ | {"TAILRACE_CONFIG": str(config)}
+        self.env = os.environ | {"TAILRACE_CONFIG": str(config)}
 
     @contextmanager
     def captured(self) -> Iterator[None]:
@@ -85,7 +85,7 @@ class Scene:
         # Its own session, so that everything is killed, including Spark's Java and its workers.
         with self.output.open("ab") as output:
             return subprocess.Popen(
-                tailrace("deliver", *arguments), env=self._env, stdout=output, stderr=output, start_new_session=True
+                tailrace("deliver", *arguments), env=self.env, stdout=output, stderr=output, start_new_session=True
             )
 
     def tail(self) -> str:
