@@ -1,0 +1,160 @@
+"""Damaged objects in the store, and damaged settings: each gets an error that says so, and never gives a wrong row."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.capturing import configured
+from tests.fixtures.postgres import Database
+from tests.fuzz.mutation import ROUNDS, mutations
+from tests.log.stream import SOURCE, Server, write
+
+from tailrace import settings
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
+from tailrace.change import Change, Lsn
+from tailrace.cli.init import TEMPLATE
+from tailrace.delivery import control, cursors, status
+from tailrace.delivery.contract import State
+from tailrace.delivery.cursors import StoredState
+from tailrace.delivery.status import SinkStatus
+from tailrace.errors import ConfigError, CorruptError, TailraceError
+from tailrace.log import segment, source_record
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.store import FileStore, Store
+
+SINK = "lake"
+
+
+def seed_of(key: str) -> int:
+    return zlib.crc32(key.encode())
+
+
+def test_every_damage_to_a_segment_is_noticed(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    write(store, Server(seed=4).work(20), most=30)
+    keys = [info.key for info in store.list("log")]
+    assert len(keys) > 3
+    for key in keys:
+        data = store.get(key)
+        assert data is not None
+        assert segment.unpack(data, key)
+        for damaged in mutations(seed_of(key), data, ROUNDS // 3):
+            with pytest.raises(CorruptError):
+                segment.unpack(damaged, key)
+            tail = segment_headers(damaged, key)
+            assert tail in (None, segment_headers(data, key)), "a header is the original one, or refused"
+
+
+def segment_headers(data: bytes, key: str) -> object:
+    """What the planner reads from the end of an object; None if it is refused."""
+    try:
+        return segment.unpack_headers(data, key)
+    except CorruptError:
+        return None
+
+
+def test_a_reader_never_returns_a_wrong_change(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    server = Server(seed=5).work(30)
+    write(store, server, most=30)
+    captured = list(LogReader(store).changes())
+    keys = [info.key for info in store.list("log")]
+    for number, key in enumerate(keys):
+        data = store.get(key)
+        assert data is not None
+        for damaged in mutations(number, data, max(ROUNDS // 30, 2)):
+            store.replace(key, damaged)
+            found: list[Change] = []
+            with suppress(TailraceError):
+                found.extend(LogReader(store).changes())
+                pytest.fail(f"{key}: the damage was not noticed")
+            assert found == captured[: len(found)]
+        store.replace(key, data)
+    assert list(LogReader(store).changes()) == captured
+
+
+def test_damaged_metadata_of_a_snapshot(tmp_path: Path, database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, note text); INSERT INTO t SELECT i, 'x' FROM generate_series(1, 9) i"
+    )
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    store = FileStore(tmp_path)
+    job = SnapshotJob(replace(configured(database), store=settings.StoreSettings(tmp_path.as_uri())))
+    job.start()
+    assert job.wait(60)
+    assert job.error is None
+    (key,) = [info.key for info in store.list("snapshots") if info.key.endswith("meta.json")]
+    data = store.get(key)
+    assert data is not None
+    original = SnapshotReader(store).list()
+    for damaged in mutations(1, data):
+        store.replace(key, damaged)
+        try:
+            found = SnapshotReader(store).list()
+        except TailraceError:
+            continue
+        assert found == original, damaged
+
+
+def _source_record(store: Store) -> None:
+    source_record.save(store, SOURCE, Lsn(1))
+
+
+def _control_request(store: Store) -> None:
+    control.reload(store, SINK, ["public.*"])
+
+
+def _cursor(store: Store) -> None:
+    cursors.save(store, SINK, StoredState(State(Lsn(77), {16384: Lsn(5)}), place=3))
+
+
+def _status(store: Store) -> None:
+    status.save(store, SinkStatus.initial(SINK, "iceberg", "running"))
+
+
+@pytest.mark.parametrize(
+    ("save", "load"),
+    [
+        (_source_record, source_record.load),
+        (_control_request, lambda store: control.load(store, SINK)),
+        (_cursor, lambda store: cursors.load(store, SINK)),
+        (_status, lambda store: status.load(store, SINK)),
+    ],
+    ids=["source.json", "control.json", "state.json", "status.json"],
+)
+def test_damaged_records(tmp_path: Path, save: Callable[[Store], None], load: Callable[[Store], object]) -> None:
+    store = FileStore(tmp_path)
+    save(store)
+    (key,) = [info.key for info in store.list("")]
+    data = store.get(key)
+    assert data is not None
+    original = load(store)
+    refused = 0
+    for damaged in mutations(2, data):
+        store.replace(key, damaged)
+        try:
+            found = load(store)
+        except TailraceError:
+            refused += 1
+        else:
+            assert type(found) is type(original), damaged
+    assert refused > ROUNDS // 3
+
+
+def test_damaged_settings(tmp_path: Path) -> None:
+    path = tmp_path / "tailrace.toml"
+    lines = [line.removeprefix("# ") if " = " in line else line for line in TEMPLATE.splitlines()]
+    refused = 0
+    for damaged in mutations(3, "\n".join(lines).encode()):
+        path.write_bytes(damaged)
+        try:
+            settings.load(path, {})
+        except ConfigError:
+            refused += 1
+    assert refused > ROUNDS // 3
