@@ -31,8 +31,6 @@ _PINS: Final[Mapping[str, object]] = {
     "wait_timeout": _IDLE_TIMEOUT_S,
     "net_write_timeout": 600,
     "net_read_timeout": 600,
-    # Which value was not accepted.
-    "max_error_count": 64,
     "sql_notes": 1,
     "foreign_key_checks": 1,
     "unique_checks": 1,
