@@ -3,23 +3,37 @@
 A record is made in the transaction that precedes the statements. Each statement changes one table's definition, and the
 record has this table's definition before it: a restart sees whether the statement was executed. The last transaction
 removes the record and saves the table's relation in the ledger.
+
+The server may refuse a statement after others were executed. The record then says so, and each start runs the statement
+again, until an operator has removed the cause, or the table.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pymysql
 
 from tailrace.change import Relation
-from tailrace.errors import SinkError
+from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.database.replica import DestinationTable
 from tailrace.sinks.mysql.ledger import MysqlLedger
-from tailrace.sinks.mysql.mysql_error import classify
+from tailrace.sinks.mysql.mysql_error import classify, number_of
 from tailrace.sinks.mysql.session import MysqlSession
 from tailrace.sinks.mysql.table_name import TableName, TableNames
+
+_REFUSED: Final = "refused"
+"""In place of a definition in a record: the statement had no effect. An operator may have altered the table since."""
+
+
+class RefusedDefinition(SinkRefused):
+    """The server refused a statement. `number` is its error's."""
+
+    number: int = 0
+    is_partial: bool = False
+    """Other statements of the same change were executed."""
 
 
 class DefinitionStatement(NamedTuple):
@@ -65,11 +79,17 @@ class DefinitionChanges:
         )
         if row is not None:
             statements = [DefinitionStatement(text, TableName(*table)) for text, table in json.loads(row[0])]
-            number = int(row[1])
-            is_done = definition(self._session, statements[number].table) != row[2]
-            self._session.commit()
-            self._run_from(number, statements, is_done=is_done)
-            self._finish(_from_json(row[3]))
+            number, before = int(row[1]), row[2]
+            now = definition(self._session, statements[number].table)
+            if before == _REFUSED and now is None:
+                # The operator has dropped the table. The next load creates it; changes without a load miss it.
+                self._remove_record()
+            else:
+                if before == _REFUSED:
+                    self._record(number, now)
+                self._session.commit()
+                self._run_from(number, statements, is_done=before not in (_REFUSED, now))
+                self._finish(_from_json(row[3]))
         self._session.commit()
 
     def _run_from(self, number: int, statements: Sequence[DefinitionStatement], *, is_done: bool = False) -> None:
@@ -79,26 +99,51 @@ class DefinitionChanges:
             number, is_done = number + 1, False
             if number == len(statements):
                 return
-            self._session.execute(
-                f"UPDATE {self._records} SET number = %s, definition = %s WHERE sink = %s",
-                [number, definition(self._session, statements[number].table), self._sink],
-            )
+            self._record(number, definition(self._session, statements[number].table))
             self._session.commit()
 
     def _execute(self, number: int, statement: DefinitionStatement) -> None:
         try:
             self._session.execute(statement.text)
         except pymysql.Error as error:
+            classified = classify(error)
+            if isinstance(classified, SinkError):
+                raise
             # A statement that the server refuses has no effect. Without the record, the table can be loaded again.
-            if number == 0 and not isinstance(classify(error), SinkError):
-                self._session.execute(f"DELETE FROM {self._records} WHERE sink = %s", [self._sink])
-                self._session.commit()
-            raise
+            if number == 0:
+                self._remove_record()
+            else:
+                self._record(number, _REFUSED)
+            self._session.commit()
+            raise self._refusal(number, statement, number_of(error), str(classified)) from None
+
+    def _refusal(self, number: int, statement: DefinitionStatement, error: int, reason: str) -> RefusedDefinition:
+        message = f"{statement.table}: the server refuses to change its definition: {reason}: {statement.text}"
+        if number == 0:
+            refused = RefusedDefinition(message, "remove the cause, and start deliver again")
+        else:
+            refused = RefusedDefinition(
+                message,
+                "remove the cause, and start deliver again: it runs the statement again (do not run it yourself) and"
+                f" continues. Or drop {statement.table} at the destination, and load it with `tailrace sink reload"
+                f" {self._sink} SCHEMA.TABLE`",
+            )
+        refused.number, refused.is_partial = error, number > 0
+        return refused
+
+    def _record(self, number: int, before: str | None) -> None:
+        """Record which statement comes next, and the definition of its table before it."""
+        self._session.execute(
+            f"UPDATE {self._records} SET number = %s, definition = %s WHERE sink = %s", [number, before, self._sink]
+        )
+
+    def _remove_record(self) -> None:
+        self._session.execute(f"DELETE FROM {self._records} WHERE sink = %s", [self._sink])
 
     def _finish(self, saved: DestinationTable | None) -> None:
         if saved is not None:
             self._ledger.save_table(saved)
-        self._session.execute(f"DELETE FROM {self._records} WHERE sink = %s", [self._sink])
+        self._remove_record()
 
 
 def definition(session: MysqlSession, table: TableName) -> str | None:

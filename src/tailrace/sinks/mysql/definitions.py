@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pymysql
-
 from tailrace.delivery.contract import REWIND
 from tailrace.errors import SinkDiverged, SinkRefused
 from tailrace.sinks.database import history
 from tailrace.sinks.database.replica import DestinationTable
 from tailrace.sinks.mysql import mysql_error
-from tailrace.sinks.mysql.definition_change import DefinitionChanges, DefinitionStatement
+from tailrace.sinks.mysql.definition_change import DefinitionChanges, DefinitionStatement, RefusedDefinition
 from tailrace.sinks.mysql.identifier import quote
 from tailrace.sinks.mysql.ledger import MysqlLedger
 from tailrace.sinks.mysql.session import MysqlSession
@@ -89,16 +87,17 @@ class MysqlDefinitions:
             statements += alterations(self._sink, before, after, self._present(old_name))
         try:
             self._changes.run(statements, new)
-        except pymysql.Error as error:
-            number = mysql_error.number_of(error)
-            if number in (mysql_error.NO_SUCH_TABLE, mysql_error.NO_SUCH_COLUMN, 1091):
+        except RefusedDefinition as refused:
+            if refused.is_partial:
+                raise
+            if refused.number in (mysql_error.NO_SUCH_TABLE, mysql_error.NO_SUCH_COLUMN, mysql_error.NOTHING_TO_DROP):
                 raise SinkDiverged(
                     f"{new_name} is missing at the destination, or one of its columns is", REWIND.format(self._sink)
                 ) from None
-            if mysql_error.is_value_error(number):
+            if mysql_error.is_value_error(refused.number):
                 raise SinkRefused(
                     f"{new_name}: its definition changed at the source, and a value here cannot be converted: "
-                    f"{mysql_error.describe(number)}",
+                    f"{mysql_error.describe(refused.number)}",
                     RELOAD.format(self._sink, new.relation.qualified_name),
                 ) from None
             raise

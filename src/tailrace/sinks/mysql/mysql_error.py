@@ -17,6 +17,7 @@ from tailrace.sinks.database.staged_rows import StagedRows
 DUPLICATE_KEY: Final = 1062
 NO_SUCH_TABLE: Final = 1146
 NO_SUCH_COLUMN: Final = 1054
+NOTHING_TO_DROP: Final = 1091
 UNKNOWN_DATABASE: Final = 1049
 LOCK_TIMEOUT: Final = 1205
 ENGINE_UNAVAILABLE: Final = frozenset({1286, 3161})
