@@ -60,12 +60,15 @@ SINKS = [
     *("mysql", "mysql staged", "mysql history"),
     "opensearch",
     *("valkey hash", "valkey json", "valkey stream"),
+    *("mysql on MySQL", "valkey hash on Redis", "valkey stream on Redis"),
 ]
+"""Those that end in `on` and a server's name run where that server is installed."""
 
 
 def all_sinks(*slow: str) -> list[Any]:
-    """All sinks. Only `make chaos` runs those in `slow`, whose special cases have tests of their own."""
-    return [pytest.param(sink, marks=pytest.mark.soak) if sink in slow else sink for sink in SINKS]
+    """All sinks. Only `make chaos` runs those in `slow`, whose special cases have tests of their own, and those on
+    other servers."""
+    return [pytest.param(sink, marks=pytest.mark.soak) if sink in slow or " on " in sink else sink for sink in SINKS]
 
 
 MYSQL_VARIANTS = ("mysql staged", "mysql history")
@@ -76,9 +79,14 @@ FEW = ["public.accounts", "public.twins", "public.emptied_*", "public.altered", 
 EVENT_DESTINATIONS = (JsonLines, Parquet, RecorderFiles, MessageDestination)
 
 
-@pytest.fixture(params=SINKS)
+@pytest.fixture(params=all_sinks())
 def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Destination]:
-    match request.param:
+    sink, _, other_server = request.param.partition(" on ")
+
+    def server_of(usual: str) -> Any:
+        return request.getfixturevalue(f"{other_server.lower() or usual}_server")
+
+    match sink:
         case "mirror" | "staged" | "history" as kind:
             database = make_database(request.getfixturevalue("postgres"))
             match kind:
@@ -111,7 +119,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
         case "rabbitmq queue":
             yield RabbitMqQueue(request.getfixturevalue("rabbitmq_server"))
         case "mysql" | "mysql staged" | "mysql history" as kind:
-            with mysql_tables.make_database(request.getfixturevalue("mariadb_server")) as url:
+            with mysql_tables.make_database(server_of("mariadb")) as url:
                 match kind:
                     case "mysql":
                         yield MysqlMirror(url)
@@ -120,9 +128,9 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
                     case "mysql history":
                         yield MysqlHistory(url)
         case "valkey hash" | "valkey json" as kind:
-            yield ValkeyRows(request.getfixturevalue("valkey_server"), kind.removeprefix("valkey "))
+            yield ValkeyRows(server_of("valkey"), kind.removeprefix("valkey "))
         case "valkey stream":
-            yield ValkeyStreams(request.getfixturevalue("valkey_server"))
+            yield ValkeyStreams(server_of("valkey"))
         case "webhook":
             with HttpReceiver() as server:
                 yield WebhookReceiver(server, {"start": "snapshot"})

