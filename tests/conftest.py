@@ -9,6 +9,7 @@ pytest_plugins = [
         "tls",
         "kafka",
         "debezium",
+        "elasticsearch",
         "mariadb",
         "mysql",
         "nats",

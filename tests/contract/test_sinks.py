@@ -60,7 +60,7 @@ SINKS = [
     *("mysql", "mysql staged", "mysql history"),
     "opensearch",
     *("valkey hash", "valkey json", "valkey stream"),
-    *("mysql on MySQL", "valkey hash on Redis", "valkey stream on Redis"),
+    *("mysql on MySQL", "opensearch on Elasticsearch", "valkey hash on Redis", "valkey stream on Redis"),
 ]
 """Those that end in `on` and a server's name run where that server is installed."""
 
@@ -135,7 +135,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dest
             with HttpReceiver() as server:
                 yield WebhookReceiver(server, {"start": "snapshot"})
         case "opensearch":
-            indices = SearchIndices(request.getfixturevalue("opensearch_server"))
+            indices = SearchIndices(server_of("opensearch"))
             yield indices
             indices.close()
 

