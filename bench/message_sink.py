@@ -108,7 +108,10 @@ def _cpu() -> float:
             command = " ".join(process.cmdline())
             if any(
                 name in command
-                for name in ("postgres", "nats-server", "pg_", "kafka.Kafka", "org.opensearch", "beam", "/bin/sh")
+                for name in (
+                    *("postgres", "pg_", "nats-server", "valkey-server", "kafka.Kafka", "org.opensearch", "beam"),
+                    "/bin/sh",
+                )
             ):
                 continue
             times = process.cpu_times()

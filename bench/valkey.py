@@ -77,8 +77,9 @@ def _rows(options: ValkeyOptions, chunk: Chunk) -> CommandBatch:
     for change in row_changes(chunk, options.template("inserts")):
         if options.mode == "hash":
             batch.add_many("UNLINK", values=change.keys)
-        ROW_ENCODINGS[options.mode].write(batch, change.relation, change.keys, change.rows, 0)
-        batch.add_many("SADD", f"rows:{change.relation.oid}", values=change.keys)
+        rows = ROW_ENCODINGS[options.mode].encode(change.relation, change.keys, change.rows, 0)
+        batch.add_encoded(rows.commands, rows.count)
+        batch.add_many("SADD", f"rows:{change.relation.oid}", values=rows.keys)
     return batch
 
 
@@ -87,10 +88,10 @@ def _entries(options: ValkeyOptions, chunk: Chunk) -> CommandBatch:
     encoder = MessageEncoder(envelope, options.template("inserts").names)
     batch = CommandBatch()
     if encoded := encoder.encode(chunk, PositionIds()):
-        messages = OutgoingMessages.joined(encoded)
-        streams = messages.destinations.dictionary_encode()
-        none = [EntryId()] * len(streams.dictionary)
-        batch.add_each(entry_commands(messages, entry_ids(messages.at, streams.indices.to_numpy(), none)[0]))
+        commands = entry_commands(OutgoingMessages.joined(encoded))
+        none = [EntryId()] * len(commands.streams.dictionary)
+        ids, _ = entry_ids(commands.at, commands.streams.indices.to_numpy(), none)
+        batch.add_encoded(commands.with_ids(ids), len(ids))
     return batch
 
 

@@ -62,7 +62,7 @@ class ValkeyClient:
 
     def pipeline(self, batch: CommandBatch) -> list[Any]:
         """Run commands one after the other and return their answers, which may be errors."""
-        self._write(b"".join(batch.parts))
+        self._write(*batch.parts())
         return self._answers(batch.count)
 
     def transaction(self, batch: CommandBatch) -> Sequence[Any] | None:
@@ -71,7 +71,7 @@ class ValkeyClient:
         None: a key that was watched has changed, and nothing was run. Raises the sink's error if the server accepts
         one of the commands not at all; then nothing was run either.
         """
-        self._write(b"".join([command("MULTI"), *batch.parts, command("EXEC")]))
+        self._write(command("MULTI"), *batch.parts(), command("EXEC"))
         *queued, answer = self._answers(batch.count + 2)
         if isinstance(answer, ServerError):
             refused = next((each for each in queued if isinstance(each, ServerError)), answer)
@@ -90,9 +90,10 @@ class ValkeyClient:
             if isinstance(answer, ServerError):
                 raise as_sink_error(answer, action)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, *parts: bytes | memoryview) -> None:
         try:
-            self._socket.sendall(data)
+            for data in parts:
+                self._socket.sendall(data)
         except OSError as error:
             raise _lost(error) from error
 

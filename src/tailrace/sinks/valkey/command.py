@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Union
 
@@ -18,6 +18,8 @@ MAX_VALUE_BYTES: Final = 512 * 1024 * 1024
 """The server's limit (`proto-max-bulk-len`), unless it was raised."""
 Piece = Union["pa.Array", bytes]
 """The argument of each row's command, or the same one for all rows."""
+_JOINED_BYTES: Final = 64 * 1024
+"""Smaller parts of a batch are copied together before they are sent; larger ones are sent as they are."""
 
 
 def command(*arguments: str | bytes | int) -> bytes:
@@ -45,9 +47,24 @@ def head(count: pa.Array | int) -> Piece:
     return pc.binary_join_element_wise(b"*", count.cast(pa.string()).cast(pa.binary()), b"\r\n", b"")
 
 
-def concatenate(encoded: pa.Array) -> bytes:
+def concatenate(encoded: pa.Array) -> memoryview:
     """Return all values one after the other, as they are in memory."""
-    return bytes(payload_buffers(encoded)[1])
+    return payload_buffers(encoded)[1]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Values as arguments of one command, encoded once for several."""
+
+    data: memoryview
+    count: int
+
+    @classmethod
+    def of(cls, values: pa.Array | Sequence[bytes]) -> Arguments:
+        column = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+        encoded = argument(column)
+        assert isinstance(encoded, pa.Array)
+        return cls(concatenate(encoded), len(column))
 
 
 def require_sizes(columns: Sequence[pa.Array], position: Callable[[int], Position], name: str) -> None:
@@ -74,26 +91,40 @@ def require_sizes(columns: Sequence[pa.Array], position: Callable[[int], Positio
 class CommandBatch:
     """Commands that are sent together."""
 
-    parts: list[bytes] = field(default_factory=list)
     count: int = 0
+    _parts: list[bytes | memoryview] = field(default_factory=list)
 
     def add(self, *arguments: str | bytes | int) -> None:
-        self.parts.append(command(*arguments))
+        self._parts.append(command(*arguments))
         self.count += 1
 
-    def add_each(self, rows: pa.Array, per_row: int = 1) -> None:
-        """Add the commands of each row, which are encoded already."""
-        self.parts.append(concatenate(rows))
-        self.count += per_row * len(rows)
+    def add_encoded(self, commands: memoryview, count: int) -> None:
+        """Add commands that are encoded already."""
+        self._parts.append(commands)
+        self.count += count
 
-    def add_many(self, *arguments: str | bytes, values: pa.Array | Sequence[bytes]) -> None:
+    def add_many(self, *arguments: str | bytes, values: Arguments | pa.Array | Sequence[bytes]) -> None:
         """Add one command that ends in all the values. Without values there is no command."""
-        if not len(values):
+        more = values if isinstance(values, Arguments) else Arguments.of(values)
+        if not more.count:
             return
-        column = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
         first = command(*arguments).partition(b"\r\n")[2]
-        self.parts.append(b"*%d\r\n" % (len(arguments) + len(column)) + first + concatenate(argument(column)))
+        self._parts += [b"*%d\r\n" % (len(arguments) + more.count) + first, more.data]
         self.count += 1
+
+    def parts(self) -> Iterator[bytes | memoryview]:
+        """Yield the commands' bytes in large parts."""
+        joined = bytearray()
+        for part in self._parts:
+            if len(part) < _JOINED_BYTES:
+                joined += part
+                continue
+            if joined:
+                yield bytes(joined)
+                joined = bytearray()
+            yield part
+        if joined:
+            yield bytes(joined)
 
     def __bool__(self) -> bool:
         return self.count > 0

@@ -27,7 +27,7 @@ from tailrace.sinks.messages.routing import DestinationTemplate
 from tailrace.sinks.messages.row_image import ColumnTexts, Mask, known_old, new_values, old_values
 from tailrace.sinks.valkey.check import check_server
 from tailrace.sinks.valkey.client import ValkeyClient
-from tailrace.sinks.valkey.command import CommandBatch, argument, head
+from tailrace.sinks.valkey.command import CommandBatch, argument, concatenate, head
 from tailrace.sinks.valkey.key_template import KeyTemplate
 from tailrace.sinks.valkey.options import ValkeyOptions
 from tailrace.sinks.valkey.valkey_error import ServerError, as_sink_error
@@ -59,7 +59,7 @@ class InvalidationTransport:
         if self._channel:
             texts = pa.concat_arrays([messages.keys, pa.array(messages.patterns, pa.string())])
             pieces = [head(3), argument(b"PUBLISH"), argument(self._channel.encode()), argument(texts)]
-            batch.add_each(join(pieces, len(texts)))
+            batch.add_encoded(concatenate(join(pieces, len(texts))), len(texts))
         else:
             for pattern in messages.patterns:
                 self._delete_matching(pattern)

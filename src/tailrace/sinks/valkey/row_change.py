@@ -17,6 +17,7 @@ from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.sinks.documents.net_effect import net_effect
 from tailrace.sinks.valkey.command import require_sizes
 from tailrace.sinks.valkey.key_template import KeyTemplate
+from tailrace.sinks.valkey.row_encoding import EncodedRows
 from tailrace.state.fold import has_key, join_runs, key_columns
 
 
@@ -36,6 +37,8 @@ class RowChange:
     """Rows to write. Values that PostgreSQL did not send are in the rows at `sources`."""
     sources: pa.Array
     """The key before the change of each row that lacks values."""
+    encoded: EncodedRows | None = None
+    """The rows as commands, if they are whole and were encoded in advance."""
 
     @property
     def is_whole(self) -> bool:

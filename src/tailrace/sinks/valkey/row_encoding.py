@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -17,12 +18,22 @@ from tailrace.sinks.documents.document_text import document_text
 from tailrace.sinks.documents.raw_json import members
 from tailrace.sinks.documents.row_document import row_documents
 from tailrace.sinks.messages.piece import join
-from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head
+from tailrace.sinks.valkey.command import Arguments, CommandBatch, Piece, argument, concatenate, head
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as commands."""
+
+    keys: Arguments
+    commands: memoryview
+    """They write the rows. None of the keys exists."""
+    count: int
 
 
 class RowEncoding(Protocol):
-    def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
-        """Add the commands that write rows. None of these keys exists."""
+    def encode(self, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> EncodedRows:
+        """Return the commands that write rows."""
 
     def read(self, batch: CommandBatch, relation: Relation, keys: Sequence[bytes]) -> None:
         """Add the commands that read rows."""
@@ -37,7 +48,7 @@ class RowEncoding(Protocol):
 class HashRows:
     """A field for each column that is not NULL, with PostgreSQL's text."""
 
-    def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
+    def encode(self, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> EncodedRows:
         count = len(keys)
         fields = np.zeros(count, np.int64)
         pieces: list[Piece] = []
@@ -51,7 +62,7 @@ class HashRows:
         whole: list[Piece] = [head(sizes), argument(b"HSET"), key, *pieces]
         if ttl_s:
             whole += [head(3), argument(b"EXPIRE"), key, argument(str(ttl_s).encode())]
-        batch.add_each(join(whole, count), 2 if ttl_s else 1)
+        return _encoded(key, join(whole, count), 2 if ttl_s else 1)
 
     def read(self, batch: CommandBatch, relation: Relation, keys: Sequence[bytes]) -> None:
         names = [column.name for column in relation.columns]
@@ -67,13 +78,14 @@ class HashRows:
 class JsonRows:
     """A JSON object with a field for each column."""
 
-    def write(self, batch: CommandBatch, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> None:
+    def encode(self, relation: Relation, keys: pa.Array, rows: Images, ttl_s: int) -> EncodedRows:
         count = len(keys)
         values = row_documents(rows, relation)
-        pieces = [argument(b"SET"), argument(keys), argument(values)]
+        key = argument(keys)
+        pieces = [argument(b"SET"), key, argument(values)]
         if ttl_s:
             pieces += [argument(b"EX"), argument(str(ttl_s).encode())]
-        batch.add_each(join([head(len(pieces)), *pieces], count))
+        return _encoded(key, join([head(len(pieces)), *pieces], count))
 
     def read(self, batch: CommandBatch, relation: Relation, keys: Sequence[bytes]) -> None:  # noqa: ARG002
         for key in keys:
@@ -93,6 +105,12 @@ class JsonRows:
 
 
 ROW_ENCODINGS: Final[dict[str, RowEncoding]] = {"hash": HashRows(), "json": JsonRows()}
+
+
+def _encoded(keys: Piece, commands: pa.Array, per_row: int = 1) -> EncodedRows:
+    assert isinstance(keys, pa.Array)
+    count = len(commands)
+    return EncodedRows(Arguments(concatenate(keys), count), concatenate(commands), per_row * count)
 
 
 def _members(data: bytes) -> dict[str, str]:

@@ -4,6 +4,7 @@ twice, and a transaction of the source becomes visible as a whole unless it is v
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from tailrace.delivery.contract import Part, Receipt, Step
@@ -11,7 +12,8 @@ from tailrace.sinks.messages.batching import merge_small
 from tailrace.sinks.messages.destination_registry import PartRegistry
 from tailrace.sinks.messages.progress import PartProgress, Progress
 from tailrace.sinks.messages.transport import close_kept_transport, kept_transport
-from tailrace.sinks.valkey.row_change import cut_at_definitions, require_key, row_changes
+from tailrace.sinks.valkey.row_change import RowChange, cut_at_definitions, require_key, row_changes
+from tailrace.sinks.valkey.row_encoding import ROW_ENCODINGS
 from tailrace.sinks.valkey.row_store import RowTransport, RowWrite
 from tailrace.sinks.valkey.server_sink import ServerSink
 
@@ -35,7 +37,17 @@ class RowSink(ServerSink):
                 self._register(chunk, tables)
                 missing, after = part_progress.select_missing(chunk)
                 if changes := row_changes(missing, template):
-                    yield RowWrite(changes, part.step.loads, part.load is not None), after
+                    encoded = [self._encoded(change) for change in changes]
+                    yield RowWrite(encoded, part.step.loads, part.load is not None), after
+
+    def _encoded(self, change: RowChange) -> RowChange:
+        """Return a change with its commands, unless the server has some of its values. They are made while the server
+        runs those before them."""
+        if not change.is_whole:
+            return change
+        encoding = ROW_ENCODINGS[self._options.mode]
+        encoded = encoding.encode(change.relation, change.keys, change.rows, self._options.ttl_s)
+        return replace(change, encoded=encoded)
 
     def commit(self, step: Step, receipts: Sequence[Receipt]) -> None:
         if not step.loads:

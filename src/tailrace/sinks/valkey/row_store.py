@@ -21,7 +21,7 @@ from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.command import CommandBatch
 from tailrace.sinks.valkey.options import ValkeyOptions
 from tailrace.sinks.valkey.row_change import RowChange, complete, with_keys
-from tailrace.sinks.valkey.row_encoding import ROW_ENCODINGS
+from tailrace.sinks.valkey.row_encoding import ROW_ENCODINGS, EncodedRows
 from tailrace.sinks.valkey.sink_state import SinkState, Writer, diverged
 from tailrace.state.cast import column_texts, recast
 from tailrace.state.evolution import origins, project
@@ -143,13 +143,17 @@ class RowTransport:
                 batch.add("DEL", name)
         for name in sets:
             batch.add_many("SREM", name, values=change.removed)
-        # A key that holds something else could not be written. A hash could retain fields.
-        gone = [change.removed] if self._options.mode == "json" else [change.removed, change.keys]
-        batch.add_many("UNLINK", values=pa.concat_arrays(gone))
-        if len(change.keys):
-            self._encoding.write(batch, change.relation, change.keys, change.rows, self._options.ttl_s)
+        batch.add_many("UNLINK", values=change.removed)
+        rows = change.encoded or self._encode(change)
+        if self._options.mode == "hash":
+            # A key that holds something else could not be written, and a hash could retain fields.
+            batch.add_many("UNLINK", values=rows.keys)
+        batch.add_encoded(rows.commands, rows.count)
         for name in sets:
-            batch.add_many("SADD", name, values=change.keys)
+            batch.add_many("SADD", name, values=rows.keys)
+
+    def _encode(self, change: RowChange) -> EncodedRows:
+        return self._encoding.encode(change.relation, change.keys, change.rows, self._options.ttl_s)
 
     def _completed(self, change: RowChange) -> RowChange:
         """Return a change with the values that PostgreSQL did not send, which are in the rows at the server."""
@@ -254,9 +258,10 @@ class RowTransport:
             change = with_keys(new.relation, new.target, images, self._template)
             batch = CommandBatch()
             batch.add_many("UNLINK", values=keys)
-            self._encoding.write(batch, new.relation, change.keys, change.rows, self._options.ttl_s)
+            encoded = self._encode(change)
+            batch.add_encoded(encoded.commands, encoded.count)
             batch.add_many("SREM", rows, values=keys)
-            batch.add_many("SADD", rewritten, values=change.keys)
+            batch.add_many("SADD", rewritten, values=encoded.keys)
             if is_loading:
                 self._rename_loaded(batch, oid, keys, stored, change)
             self._writer.run(batch, what)

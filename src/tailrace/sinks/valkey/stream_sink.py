@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from tailrace.delivery.contract import Part
+from tailrace.sinks.messages.destination_registry import PartRegistry
 from tailrace.sinks.messages.encoder import MessageEncoder
+from tailrace.sinks.messages.progress import Progress
 from tailrace.sinks.valkey.server_sink import ServerSink
-from tailrace.sinks.valkey.stream_transport import EntryTransport
+from tailrace.sinks.valkey.stream_transport import EntryCommands, EntryTransport, entry_commands
 
 
 class StreamSink(ServerSink):
@@ -15,3 +20,10 @@ class StreamSink(ServerSink):
 
     def connect(self) -> EntryTransport:
         return EntryTransport(self.name, self._options)
+
+    def _batches(
+        self, part: Part, progress: Progress, tables: PartRegistry
+    ) -> Iterator[tuple[EntryCommands, Progress]]:
+        """Make the commands, too, while the server runs those before them."""
+        for messages, after in super()._batches(part, progress, tables):
+            yield entry_commands(messages, self._options.stream_max_entries), after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,11 +13,12 @@ import pyarrow as pa
 
 from tailrace.delivery.contract import REWIND
 from tailrace.errors import SinkDiverged, SinkRefused
+from tailrace.log.decoding import ChangePositions
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.piece import join
 from tailrace.sinks.messages.progress import Progress
 from tailrace.sinks.valkey.client import ValkeyClient
-from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, head, require_sizes
+from tailrace.sinks.valkey.command import CommandBatch, Piece, argument, concatenate, head, require_sizes
 from tailrace.sinks.valkey.entry_id import EntryId, entry_ids
 from tailrace.sinks.valkey.options import ValkeyOptions
 from tailrace.sinks.valkey.sink_state import SinkState, Writer
@@ -33,7 +35,6 @@ class EntryTransport:
 
     def __init__(self, name: str, options: ValkeyOptions) -> None:
         self._name = name
-        self._max_entries = options.stream_max_entries
         self._client = ValkeyClient(options, f"tailrace-{name}")
         self._state = SinkState(self._client, name)
         self._writer = Writer(self._client, self._state, name)
@@ -47,16 +48,15 @@ class EntryTransport:
     def progress(self) -> Progress | None:
         return self._progress
 
-    def publish(self, messages: OutgoingMessages, after: Progress) -> None:
+    def publish(self, messages: EntryCommands, after: Progress) -> None:
         """Add entries and store the progress in one transaction."""
-        require_sizes([messages.values], messages.at.position, "a stream")
         self._writer.watch()
-        streams = messages.destinations.dictionary_encode()
+        streams = messages.streams
         names = streams.dictionary.to_pylist()
         self._learn([name for name in names if name not in self._last])
         ids, last = entry_ids(messages.at, streams.indices.to_numpy(), [self._last[name] for name in names])
         batch = CommandBatch()
-        batch.add_each(entry_commands(messages, ids, self._max_entries))
+        batch.add_encoded(messages.with_ids(ids), len(ids))
         pairs = zip(names, map(str, last), strict=True)
         batch.add("HSET", self._state.keys.streams, *[text for pair in pairs for text in pair])
         self._state.add_progress(batch, after)
@@ -103,8 +103,25 @@ class EntryTransport:
         return EntryId.parse(info[b"last-generated-id"])
 
 
-def entry_commands(messages: OutgoingMessages, ids: pa.Array, max_entries: int = 0) -> pa.Array:
-    """Return the command that adds each message to its stream, with all headers. 0: streams retain everything."""
+@dataclass(frozen=True)
+class EntryCommands:
+    """The command that adds each message to its stream. Only the ids are missing: they depend on the streams."""
+
+    at: ChangePositions
+    streams: pa.DictionaryArray
+    begin: pa.Array
+    """What precedes the id."""
+    end: pa.Array
+    """What follows it."""
+
+    def with_ids(self, ids: pa.Array) -> memoryview:
+        """Return the whole commands, one after the other."""
+        return concatenate(join([self.begin, argument(ids), self.end], len(ids)))
+
+
+def entry_commands(messages: OutgoingMessages, max_entries: int = 0) -> EntryCommands:
+    """Return the commands of messages, with all headers. 0: streams retain everything."""
+    require_sizes([messages.values], messages.at.position, "a stream")
     messages = messages.with_position_headers()
     count = len(messages)
     columns = {VALUE: messages.values, **({KEY: messages.keys} if messages.keys is not None else {})}
@@ -112,8 +129,10 @@ def entry_commands(messages: OutgoingMessages, ids: pa.Array, max_entries: int =
     pieces: list[Piece] = []
     for name, values in {**columns, **messages.headers}.items():
         fields += values.is_valid().to_numpy(zero_copy_only=False)
-        pair = join([argument(name.encode()), argument(values)], count)
-        pieces.append(pair.fill_null(b"") if values.null_count else pair)
+        pair = [argument(name.encode()), argument(values)]
+        pieces += [join(pair, count).fill_null(b"")] if values.null_count else pair
     limit = [b"MAXLEN", b"~", str(max_entries).encode()] if max_entries else []
-    start: list[Piece] = [argument(b"XADD"), argument(messages.destinations), *map(argument, limit), argument(ids)]
-    return join([head(pa.array(len(start) + 2 * fields)), *start, *pieces], count)
+    start: list[Piece] = [argument(b"XADD"), argument(messages.destinations), *map(argument, limit)]
+    size = len(start) + 1 + 2 * fields
+    begin = join([head(pa.array(size)), *start], count)
+    return EntryCommands(messages.at, messages.destinations.dictionary_encode(), begin, join(pieces, count))
