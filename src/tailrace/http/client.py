@@ -156,8 +156,9 @@ class HttpClient:
         reader = _DeadlineReader(self._socket, deadline)
         try:
             self._socket.settimeout(_remaining(deadline))
-            with suppress(BrokenPipeError, ConnectionResetError):
-                # A receiver may answer and close before it has read everything, for example 413.
+            with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+                # A receiver may answer and close before it has read everything, for example 413. If it rejects the
+                # client's certificate, the alert that says so is still to be read.
                 self._socket.sendall(request)
             return self._read(method, reader)
         except (OSError, HTTPException) as error:
@@ -238,7 +239,7 @@ def _remaining(deadline: float) -> float:
 
 
 def _tls_error(origin: Origin, error: ssl.SSLError) -> SinkError | SinkRefused:
-    reason = getattr(error, "verify_message", None) or error.reason or "TLS failed"
+    reason = getattr(error, "verify_message", None) or error.reason or "the connection was closed"
     if isinstance(error, ssl.SSLCertVerificationError):
         return SinkRefused(
             f"{origin}: certificate verify failed: {reason}",
