@@ -6,16 +6,17 @@ import http.client
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tailrace.embedded.opensearch import OpenSearchServer
 
 
 class SearchGateway:
     """Forwards requests. `expected` is the value of `authorization` that it demands; `answer` may return a status
-    instead of forwarding a request."""
+    instead of forwarding a request; `observe` sees path, status and body of each answer."""
 
     def __init__(
         self,
@@ -23,6 +24,7 @@ class SearchGateway:
         context: ssl.SSLContext | None = None,
         expected: str | None = None,
         answer: Callable[[str, str], int | None] = lambda _method, _path: None,
+        observe: Callable[[str, int, bytes], None] = lambda _path, _status, _body: None,
     ) -> None:
         gateway = self
 
@@ -47,10 +49,20 @@ class SearchGateway:
         self._server = server
         self._expected = expected
         self._answer = answer
-        self._listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._listener.daemon_threads = True
-        if context is not None:
-            self._listener.socket = context.wrap_socket(self._listener.socket, server_side=True)
+        self._observe = observe
+
+        class Listener(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def finish_request(self, request: Any, client_address: Any) -> None:
+                if context is None:
+                    super().finish_request(request, client_address)
+                    return
+                # A client whose certificate is not accepted learns why, if the connection is closed after the alert.
+                with suppress(ssl.SSLError), context.wrap_socket(request, server_side=True) as encrypted:
+                    super().finish_request(encrypted, client_address)
+
+        self._listener = Listener(("127.0.0.1", 0), Handler)
         scheme = "http" if context is None else "https"
         self.url = f"{scheme}://localhost:{self._listener.server_address[1]}"
         self._thread = threading.Thread(target=self._listener.serve_forever)
@@ -79,6 +91,7 @@ class SearchGateway:
             response = client.getresponse()
             status, data = response.status, response.read()
             client.close()
+        self._observe(handler.path, status, data)
         handler.send_response(status)
         handler.send_header("content-type", "application/json")
         handler.send_header("content-length", str(len(data)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,27 @@ def test_credentials_and_certificates(
             _open(context, url=gateway.url, tls_ca=tls.stranger.file, **right)
         with pytest.raises(SinkRefused, match="certificate verify failed"):
             _open(context, url=gateway.url.replace("localhost", "127.0.0.1"), tls_ca=tls.authority.file, **right)
+
+
+def test_a_certificate_of_the_client(opensearch_server: OpenSearchServer, context: SinkContext, tls: Tls) -> None:
+    """The gateway admits clients with a certificate that its authority has signed."""
+    server = tls.authority.context_for("localhost")
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(tls.authority.file)
+    both = tls.authority.file_for("client")
+    key, certificate = both.with_name("client.key"), both.with_name("client.crt")
+    pem = both.read_text()
+    key.write_text(pem[: pem.index("-----BEGIN CERTIFICATE")])
+    certificate.write_text(pem[pem.index("-----BEGIN CERTIFICATE") :])
+    given: dict[str, Any] = {"tls_ca": tls.authority.file}
+    with SearchGateway(opensearch_server, server) as gateway:
+        given["url"] = gateway.url
+        assert _open(context, **given, tls_certificate=both) == State()
+        assert _open(context, **given, tls_certificate=certificate, tls_key=key) == State()
+        for other in ({}, {"tls_certificate": tls.stranger.file_for("client of a stranger")}):
+            with pytest.raises(SinkRefused, match="rejects the client's certificate") as refused:
+                _open(context, **given, **other)
+            assert "tls_certificate" in refused.value.hint
 
 
 def test_another_node_is_asked_when_one_is_down(opensearch_server: OpenSearchServer, context: SinkContext) -> None:
