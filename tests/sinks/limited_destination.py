@@ -7,12 +7,15 @@ from abc import ABC, abstractmethod
 from tests.contract.destinations import Place
 from tests.contract.kafka_topics import KafkaTopics
 from tests.contract.nats_stream import NatsStream
+from tests.contract.valkey_streams import ValkeyStreams
 from tests.contract.webhook_receiver import Answer, HttpReceiver, WebhookReceiver
 from tests.fixtures.kafka import alter_topic, create_topic, topics
 
 from tailrace.change import Position
 from tailrace.embedded.kafka import KafkaServer
 from tailrace.embedded.nats import NatsServer
+from tailrace.embedded.valkey import ValkeyServer
+from tailrace.sinks.valkey import command
 
 UNLIMITED = 1_000_000
 
@@ -92,3 +95,23 @@ class LimitedReceiver(LimitedDestination):
 
     def forget_duplicates(self) -> None:
         """It knows none: whatever comes is received."""
+
+
+class LimitedEntries(LimitedDestination):
+    """The server's own limit is 512 MiB. The sink's constant is set instead, so tasks have to run in this process."""
+
+    refusal = "the row is larger than {limit:,} bytes"
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self.place = self._streams = ValkeyStreams(server)
+
+    def set_limit(self, limit: int) -> None:
+        command.MAX_VALUE_BYTES = limit  # type: ignore[misc]
+
+    def received(self) -> list[tuple[Position, str]]:
+        name = self._streams.name_of("public", "t100")
+        messages = [message for message in self._streams.received() if message.destination == name]
+        return [(message.position, message.payload["msg_id"]) for message in messages]
+
+    def forget_duplicates(self) -> None:
+        """It knows none: entries and progress are one transaction."""

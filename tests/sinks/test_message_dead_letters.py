@@ -17,6 +17,7 @@ from tests.pgoutput import build
 from tests.sinks.limited_destination import (
     UNLIMITED,
     LimitedDestination,
+    LimitedEntries,
     LimitedReceiver,
     LimitedStream,
     LimitedTopic,
@@ -31,6 +32,7 @@ from tailrace.delivery.dead_letters import DeadLetters
 from tailrace.embedded.process import wait_until
 from tailrace.errors import PoisonError
 from tailrace.log import source_record
+from tailrace.sinks.valkey import command
 from tailrace.spark.engine import Engine
 from tailrace.store import Store
 
@@ -53,9 +55,10 @@ def webhook_server() -> Iterator[HttpReceiver]:
         yield server
 
 
-@pytest.fixture(params=["nats", "kafka", "webhook"])
-def limited(request: pytest.FixtureRequest) -> LimitedDestination:
-    kinds = {"nats": LimitedStream, "kafka": LimitedTopic, "webhook": LimitedReceiver}
+@pytest.fixture(params=["nats", "kafka", "webhook", "valkey"])
+def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LimitedDestination:
+    monkeypatch.setattr(command, "MAX_VALUE_BYTES", command.MAX_VALUE_BYTES)  # restored, if the test lowers it
+    kinds = {"nats": LimitedStream, "kafka": LimitedTopic, "webhook": LimitedReceiver, "valkey": LimitedEntries}
     destination: LimitedDestination = kinds[request.param](request.getfixturevalue(f"{request.param}_server"))
     destination.set_limit(_LIMIT)
     return destination
@@ -158,7 +161,7 @@ def test_a_replay_that_crashes_is_published_once(
     assert len(set(published)) == len(published)
 
 
-@pytest.mark.parametrize("limited", ["kafka"], indirect=True)
+@pytest.mark.parametrize("limited", ["kafka", "valkey"], indirect=True)
 def test_a_replay_that_crashes_at_any_time(
     limited: LimitedDestination, delivering: DeliveryDriver, tmp_path: Path
 ) -> None:
@@ -185,6 +188,7 @@ def test_a_replay_that_crashes_at_any_time(
     assert len(set(published)) == len(published) == len(before) + count
 
 
+@pytest.mark.parametrize("limited", ["nats", "kafka", "webhook"], indirect=True)
 def test_a_running_sink_replays_on_request(
     limited: LimitedDestination,
     delivering: DeliveryDriver,
