@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "archive": "Write the server's WAL to the store.",
     "backup": "Take, list, verify and expire base backups.",
     "restore": "Restore the server to any moment.",
+    "standby": "Run a standby that is fed from the store or by the server.",
+    "drill": "Restore a random moment, and prove that it is right.",
     "log": "List, print, verify, compact and trim the log.",
     "audit": "Record an audit trail; replaces Bemi and Zemi.",
     "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,13 +11,12 @@ from typing import Literal
 import click
 
 from tailrace.cli import Invocation, output
+from tailrace.cli.postgres_programs import find_programs
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.stop_signal import on_stop
-from tailrace.embedded.installation import installation
 from tailrace.errors import ConfigError
 from tailrace.recovery import restore
 from tailrace.recovery.backup import BackupProgress
-from tailrace.recovery.backup_record import list_backups
 from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_server import RecoveryState
 from tailrace.recovery.recovery_target import RecoveryTarget
@@ -71,7 +67,7 @@ def command(
     settings = invocation.settings("store")
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
-    programs = _programs(store, bin_directory)
+    programs = find_programs(store, bin_directory)
     cancelled = threading.Event()
     on_stop(cancelled.set)
     plan = plan_restore(store, target, programs, timeline)
@@ -100,36 +96,6 @@ def _target(to: str | None, before_xid: int | None, latest: bool) -> RecoveryTar
     if before_xid is not None:
         return RecoveryTarget("xid", xid=before_xid)
     return RecoveryTarget.parse(to) if to is not None else RecoveryTarget("latest")
-
-
-def _programs(store: Store, given: Path | None) -> Path:
-    """The directory with the programs of the version that the newest backup was taken from."""
-    records = list_backups(store)
-    if not records:
-        raise ConfigError(f"{store.url} has no backup", "take one with `tailrace backup`")
-    version = records[-1].server_version // 10000
-    on_path = shutil.which("postgres")
-    candidates = [given] if given else [Path(on_path).resolve().parent] if on_path else []
-    for directory in candidates:
-        if (found := _version(directory / "postgres")) == version:
-            return directory
-        if given:
-            raise ConfigError(f"{directory} has PostgreSQL {found}, the backup is of {version}", "correct --bin")
-    try:
-        return installation(version) / "bin"
-    except ConfigError:
-        raise ConfigError(
-            f"PostgreSQL {version} is not on PATH", "give the directory with its programs: --bin DIR"
-        ) from None
-
-
-def _version(program: Path) -> int | None:
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True)
-    except OSError:
-        return None
-    match = re.search(r"(\d+)", done.stdout)
-    return int(match[1]) if match else None
 
 
 def _tablespaces(directory: Path, plan: RestorePlan, given: tuple[str, ...]) -> dict[int, Path]:

@@ -50,21 +50,34 @@ def plan_restore(store: Store, target: RecoveryTarget, bin_directory: Path, time
         timeline: The timeline that holds the moment. Default: the newest one of the archive.
     """
     archive = WalArchive.require(store)
-    assert archive.last is not None
-    history = archive.history(timeline or archive.last.segment.timeline)
     records = list_backups(store)
-    candidates = list(_candidates(archive, history, records))
-    if not candidates:
-        raise ConfigError(
-            f"no backup can be restored on timeline {history.timeline}",
-            "take one with `tailrace backup`; `tailrace backup ls` shows what each one lacks",
-        )
+    history, candidates = _candidates_on(archive, timeline, records)
     position = ArchivePosition.load(store)
     is_current = position is not None and position.timeline == history.timeline
     covered_at = position.at if position is not None and is_current and position.lsn <= candidates[-1].end else None
     chooser = _Chooser(archive, history, candidates, covered_at, bin_directory)
     candidate, stop = chooser.choose(target)
     return RestorePlan(chain(candidate.record, records), archive, history, candidate.end, stop)
+
+
+def restorable_ranges(store: Store) -> list[tuple[Lsn, Lsn]]:
+    """The first and the last LSN that each backup of the newest timeline can be restored to, the oldest first."""
+    _, candidates = _candidates_on(WalArchive.require(store), None, list_backups(store))
+    return [(candidate.record.end_lsn, candidate.end) for candidate in candidates]
+
+
+def _candidates_on(
+    archive: WalArchive, timeline: int | None, records: Sequence[BackupRecord]
+) -> tuple[TimelineHistory, Sequence[_Candidate]]:
+    assert archive.last is not None
+    history = archive.history(timeline or archive.last.segment.timeline)
+    candidates = _candidates(archive, history, records)
+    if not candidates:
+        raise ConfigError(
+            f"no backup can be restored on timeline {history.timeline}",
+            "take one with `tailrace backup`; `tailrace backup ls` shows what each one lacks",
+        )
+    return history, candidates
 
 
 def _candidates(archive: WalArchive, history: TimelineHistory, records: Sequence[BackupRecord]) -> Sequence[_Candidate]:

@@ -1,0 +1,43 @@
+"""PostgreSQL's programs in the version of the backups, for the commands that run a restored server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tailrace.embedded.installation import installation
+from tailrace.errors import ConfigError
+from tailrace.recovery.backup_record import list_backups
+from tailrace.store import Store
+
+
+def find_programs(store: Store, given: Path | None) -> Path:
+    """The directory with the programs of the version that the newest backup was taken from."""
+    records = list_backups(store)
+    if not records:
+        raise ConfigError(f"{store.url} has no backup", "take one with `tailrace backup`")
+    version = records[-1].server_version // 10000
+    on_path = shutil.which("postgres")
+    candidates = [given] if given else [Path(on_path).resolve().parent] if on_path else []
+    for directory in candidates:
+        if (found := _version(directory / "postgres")) == version:
+            return directory
+        if given:
+            raise ConfigError(f"{directory} has PostgreSQL {found}, the backup is of {version}", "correct --bin")
+    try:
+        return installation(version) / "bin"
+    except ConfigError:
+        raise ConfigError(
+            f"PostgreSQL {version} is not on PATH", "give the directory with its programs: --bin DIR"
+        ) from None
+
+
+def _version(program: Path) -> int | None:
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True)
+    except OSError:
+        return None
+    match = re.search(r"(\d+)", done.stdout)
+    return int(match[1]) if match else None

@@ -1,0 +1,168 @@
+"""A drill restores a logged moment, and finds every difference between the restored server and the change log."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.capturing import CaptureThread, current_lsn, environment, tailrace
+from tests.capturing import configured as capturing
+from tests.fixtures.postgres import Database, running
+from tests.fixtures.store import StoreAddress
+from tests.recovery.scene import ArchiveThread, back_up, configured, new_directory
+from tests.workload import Workload
+
+from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.change import Lsn
+from tailrace.errors import ConfigError
+from tailrace.recovery import row_comparison
+from tailrace.recovery.drill import Drill, choose_moment
+from tailrace.recovery.drill_record import DrillRecord, TableDifference
+from tailrace.recovery.wal_archive import WalArchive
+from tailrace.settings import StoreSettings
+from tailrace.store import Store
+
+DRILLS = int(os.environ.get("DRILLS", "2"))
+
+
+@dataclass
+class Drilled:
+    database: Database
+    store: Store
+    before: Lsn
+    """From here on, the log lacks changes of the table `unseen`."""
+
+    def drill(self, workspace: Path, lsn: Lsn | None = None) -> DrillRecord:
+        programs = self.database.server.bin("postgres").parent
+        directory = new_directory(workspace, "drill")
+        return Drill(capturing(self.database), self.store, directory, programs, lsn).run()
+
+
+@pytest.fixture(scope="module")
+def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drilled]:
+    """A server with random changes of all types, of which the log has all but a few at the end."""
+    store = Store.open(str(tmp_path_factory.mktemp("store")))
+    with running(18, autovacuum=False) as server:
+        database = Database(server, "postgres")
+        workload = Workload(lambda: database.connect(autocommit=True), seed=5)
+        workload.create()
+        database.execute("CREATE TABLE unseen (a int, b text, note text, PRIMARY KEY (b, a))")
+        database.execute("INSERT INTO unseen SELECT n, 'b' || n, 'as logged' FROM generate_series(1, 5000) n")
+        published = ", ".join(table.qualified.as_string() for table in workload.tables)
+        database.execute(f"CREATE PUBLICATION tailrace FOR TABLE unseen, {published}")
+        settings = capturing(database)
+        with (
+            ArchiveThread(configured(server, synchronous=True), store) as archive,
+            CaptureThread(settings, store) as capture,
+            database.connect(autocommit=True) as connection,
+        ):
+            job = SnapshotJob(replace(settings, store=StoreSettings(url=store.url)))
+            job.start()
+            assert job.wait(120)
+            back_up(server, store)
+            workload.run(100)
+            workload.stop()
+            connection.execute("CREATE TABLE new (n int PRIMARY KEY)")
+            connection.execute("ALTER PUBLICATION tailrace ADD TABLE new")
+            connection.execute("INSERT INTO new VALUES (1)")
+            before = current_lsn(connection)
+            # What a mistake of an operator, or a fault of capture, would do: changes that never reach the log.
+            connection.execute("ALTER PUBLICATION tailrace DROP TABLE unseen")
+            connection.execute("DELETE FROM unseen WHERE a = 7")
+            connection.execute("UPDATE unseen SET note = 'never logged' WHERE a = 8")
+            connection.execute("INSERT INTO unseen VALUES (9, 'twice', 'never logged')")
+            connection.execute("ALTER PUBLICATION tailrace ADD TABLE unseen")
+            connection.execute("UPDATE unseen SET note = 'logged again' WHERE a = 4000")
+            end = current_lsn(connection)
+            archive.wait_for(end)
+            capture.wait_for(end)
+        yield Drilled(database, store, before)
+
+
+def test_drill_finds_every_row_of_random_moments_equal(drilled: Drilled, workspace: Path) -> None:
+    for number in range(DRILLS):
+        lsn = choose_moment(drilled.store)
+        while lsn > drilled.before:
+            lsn = choose_moment(drilled.store)
+        record = drilled.drill(new_directory(workspace, str(number)), lsn)
+        assert record.verdict == "equal", (record.error, record.differences)
+        assert record.lsn == lsn
+        assert record.tables >= 5
+        assert record.rows > 5000
+        assert {table for table, _ in record.not_compared} <= {"public.new"}
+        assert DrillRecord.last(drilled.store) == record
+
+
+def test_drill_lists_planted_differences_by_table_and_key(drilled: Drilled) -> None:
+    env = environment(drilled.database, drilled.store.url)
+    programs = str(drilled.database.server.bin("postgres").parent)
+    archive = WalArchive.require(drilled.store)
+    assert archive.last is not None
+    command = tailrace("drill", "--to", str(archive.last.end), "--bin", programs)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    record = DrillRecord.last(drilled.store)
+    assert record is not None
+    assert record.verdict == "different"
+    assert set(record.differences) == {
+        TableDifference("public.unseen", "7\tb7", "missing"),
+        TableDifference("public.unseen", "8\tb8", "different"),
+        TableDifference("public.unseen", "9\ttwice", "unexpected"),
+    }
+    assert "missing: public.unseen 7\tb7\n" in done.stdout
+    assert "not compared: public.new: public.new has no snapshot" in done.stdout
+
+
+def test_a_restore_that_fails_is_a_result(drilled: Drilled, workspace: Path) -> None:
+    archive = WalArchive.require(drilled.store)
+    key = archive.segments[1].segment.key
+    content = drilled.store.get(key)
+    assert content is not None
+    try:
+        drilled.store.replace(key, content[:-1] + b"x")
+        record = drilled.drill(workspace, drilled.before)
+    finally:
+        drilled.store.replace(key, content)
+    assert record.verdict == "failed"
+    assert record.error is not None
+    assert "checksum" in record.error
+    assert DrillRecord.last(drilled.store) == record
+
+
+def test_a_moment_needs_log_and_archive(file_address: StoreAddress) -> None:
+    with pytest.raises(ConfigError, match="the log has no snapshot"):
+        choose_moment(Store.open(*file_address))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_comparison_finds_exactly_the_rows_that_differ(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [f"{n}\t{rng.randint(0, 3)}" for n in range(rng.randint(0, 300))]
+    rows += rng.choices(rows, k=rng.randint(0, 5)) if rows and seed % 2 else []
+    other = [row for row in rows if rng.random() > 0.01]
+    other += [f"{n}\tnew" for n in range(1000, 1000 + rng.randint(0, 3))]
+    rng.shuffle(other)
+    cut = rng.randint(0, len(other))
+
+    def text(part: list[str]) -> bytes:
+        return "".join(f"{row}\n" for row in part).encode()
+
+    found = row_comparison.compare(lambda: [text(rows)], lambda: [text(other[:cut]), text(other[cut:])], [0])
+    expected, actual = Counter(rows), Counter(other)
+    missing = Counter(row.split("\t")[0] for row in (expected - actual).elements())
+    unexpected = Counter(row.split("\t")[0] for row in (actual - expected).elements())
+    assert found.is_equal == (expected == actual)
+    assert (found.rows, found.other_rows) == (len(rows), len(other))
+    assert found.is_listed
+    kinds = Counter((d.key, d.kind) for d in found.differences)
+    for key in missing | unexpected:
+        both = min(missing[key], unexpected[key])
+        assert kinds[key, "different"] == both
+        assert kinds[key, "missing"] == missing[key] - both
+        assert kinds[key, "unexpected"] == unexpected[key] - both
