@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -148,3 +149,28 @@ def restored(
     restore.write_directory(store, plan, copy)
     with restore.recovering(plan, copy, programs, action) as recovery:
         yield Copy(recovery.wait(), plan.chain, recovery.server)
+
+
+@contextmanager
+def streaming_standby(primary: Postgres, workspace: Path, name: str) -> Iterator[Postgres]:
+    """A standby that streams from the primary."""
+    directory = new_directory(workspace, name)
+    owner = directory.stat()
+    subprocess.run(
+        [primary.bin("pg_basebackup"), "-d", primary.url, "-D", directory / "data", "-R", "-c", "fast"],
+        check=True,
+        capture_output=True,
+        user=owner.st_uid,
+        group=owner.st_gid,
+        extra_groups=[],
+        cwd="/",
+    )
+    with Postgres(18, directory, fsync=False, wal_keep_size="1GB") as standby:
+        yield standby
+        standby.stop("immediate")
+
+
+def promote(standby: Postgres) -> None:
+    with standby.connect() as connection:
+        connection.execute("SELECT pg_promote()")
+        assert wait_until(lambda: connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,), 30)

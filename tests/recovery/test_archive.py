@@ -28,7 +28,9 @@ from tests.recovery.scene import (
     back_up,
     configured,
     new_directory,
+    promote,
     restored,
+    streaming_standby,
 )
 
 from tailrace.change import Lsn
@@ -271,7 +273,7 @@ def _archive_end(store: Store) -> Lsn:
 def test_promotions_are_followed_and_a_lost_branch_is_refused(workspace: Path, file_address: StoreAddress) -> None:
     """The archive is behind the first fork and level with it; it is ahead of the second one."""
     store = Store.open(*file_address)
-    with running(18, wal_keep_size="1GB") as primary, _standby(primary, workspace, "first") as standby:
+    with running(18, wal_keep_size="1GB") as primary, streaming_standby(primary, workspace, "first") as standby:
         with primary.connect() as connection, ArchiveThread(configured(primary, synchronous=True), store):
             connection.execute("CREATE TABLE t (n int)")
             back_up(primary, store)
@@ -282,8 +284,8 @@ def test_promotions_are_followed_and_a_lost_branch_is_refused(workspace: Path, f
             connection.execute("INSERT INTO t VALUES (2)")
             _await_replay(standby, current_lsn(connection))
         primary.stop("immediate")
-        _promote(standby)
-        with _standby(standby, workspace, "second") as second:
+        promote(standby)
+        with streaming_standby(standby, workspace, "second") as second:
             with standby.connect() as promoted:
                 promoted.execute("INSERT INTO t VALUES (3)")
                 end = current_lsn(promoted)
@@ -304,7 +306,7 @@ def _check_lost_branch(store: Store, primary: Postgres, standby: Postgres, works
     with ArchiveThread(configured(primary, synchronous=True), store) as thread:
         thread.wait_for(end)
     primary.stop("immediate")
-    _promote(standby)
+    promote(standby)
     with standby.connect() as promoted:
         promoted.execute("INSERT INTO t VALUES (5)")
         end = current_lsn(promoted)
@@ -321,34 +323,10 @@ def _check_lost_branch(store: Store, primary: Postgres, standby: Postgres, works
             assert [n for (n,) in copy.rows("SELECT n FROM t ORDER BY n")] == rows
 
 
-@contextmanager
-def _standby(primary: Postgres, workspace: Path, name: str) -> Iterator[Postgres]:
-    directory = new_directory(workspace, name)
-    owner = directory.stat()
-    subprocess.run(
-        [primary.bin("pg_basebackup"), "-d", primary.url, "-D", directory / "data", "-R", "-c", "fast"],
-        check=True,
-        capture_output=True,
-        user=owner.st_uid,
-        group=owner.st_gid,
-        extra_groups=[],
-        cwd="/",
-    )
-    with Postgres(18, directory, fsync=False, wal_keep_size="1GB") as standby:
-        yield standby
-        standby.stop("immediate")
-
-
 def _await_replay(standby: Postgres, lsn: Lsn) -> None:
     with standby.connect() as connection:
         query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
         assert wait_until(lambda: connection.execute(query, [str(lsn)]).fetchone() == (True,), 30)
-
-
-def _promote(standby: Postgres) -> None:
-    with standby.connect() as connection:
-        connection.execute("SELECT pg_promote()")
-        assert wait_until(lambda: connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,), 30)
 
 
 def _disconnect(standby: Postgres) -> None:

@@ -11,7 +11,7 @@ import click
 
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, output, status_line
-from tailrace.cli.postgres_programs import find_programs
+from tailrace.cli.restored_server import find_programs
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.installation import unprivileged_user
 from tailrace.recovery.drill import Drill, DrillProgress

@@ -11,8 +11,8 @@ from typing import Literal
 import click
 
 from tailrace.cli import Invocation, output
-from tailrace.cli.postgres_programs import find_programs
 from tailrace.cli.progress_display import ProgressDisplay
+from tailrace.cli.restored_server import find_programs, place_tablespaces
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
 from tailrace.recovery import restore
@@ -71,7 +71,7 @@ def command(
     cancelled = threading.Event()
     on_stop(cancelled.set)
     plan = plan_restore(store, target, programs, timeline)
-    copy = DataDirectory(directory.absolute(), _tablespaces(directory.absolute(), plan, tablespaces))
+    copy = DataDirectory(directory.absolute(), place_tablespaces(directory.absolute(), plan, tablespaces))
     click.echo(f"restoring {target} from {plan.backup.kind} backup {plan.backup.id}")
     _lay_out(store, plan, copy)
     action: Literal["pause", "promote"] = "promote" if promote else "pause"
@@ -96,18 +96,6 @@ def _target(to: str | None, before_xid: int | None, latest: bool) -> RecoveryTar
     if before_xid is not None:
         return RecoveryTarget("xid", xid=before_xid)
     return RecoveryTarget.parse(to) if to is not None else RecoveryTarget("latest")
-
-
-def _tablespaces(directory: Path, plan: RestorePlan, given: tuple[str, ...]) -> dict[int, Path]:
-    beside = directory.with_name(f"{directory.name}-tablespaces")
-    found = {each.oid: beside / str(each.oid) for each in plan.backup.tablespaces}
-    for text in given:
-        oid, _, path = text.partition("=")
-        if not oid.isdecimal() or not path or int(oid) not in found:
-            known = ", ".join(f"{each.oid} was {each.location}" for each in plan.backup.tablespaces) or "there are none"
-            raise ConfigError(f"--tablespace {text}: not a tablespace of the backup", f"write OID=DIR; {known}")
-        found[int(oid)] = Path(path).absolute()
-    return found
 
 
 def _lay_out(store: Store, plan: RestorePlan, copy: DataDirectory) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.query import command, copy_format, parameter, protocol, query_error
+from tailrace.postgres import protocol
+from tailrace.postgres.protocol import BodyReader, ResultField
+from tailrace.query import command, copy_format, parameter, query_error
 from tailrace.query.client_session import ClientSession, PreparedStatement
 from tailrace.query.lexer import Token, split_statements, tokenize, without_space
-from tailrace.query.protocol import BodyReader, ResultField
 from tailrace.query.query_error import QueryError
 from tailrace.query.result import Completion, ResultSet
 from tailrace.query.row_encoding import data_row_messages

@@ -16,14 +16,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tailrace.change import Lsn
-from tailrace.query import command, protocol, result_column, system_catalog, wire_type
+from tailrace.postgres import protocol
+from tailrace.postgres.protocol import ResultField
+from tailrace.query import command, result_column, system_catalog, wire_type
 from tailrace.query.as_of import AsOf
 from tailrace.query.dialect import TranslationContext, translate
 from tailrace.query.duckdb_engine import CatalogLease, DuckDBEngine
 from tailrace.query.lake_view import LakeVersion, LakeView
 from tailrace.query.lexer import Token, tokenize, without_space
 from tailrace.query.name_resolution import resolve_tables, source_types
-from tailrace.query.protocol import ResultField
 from tailrace.query.query_error import CANCELED, QueryError
 from tailrace.query.reference import find_references
 from tailrace.query.result import BATCH_ROWS, Completion, ResultSet, prefetch

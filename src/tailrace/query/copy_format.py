@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.postgres import copy_text
+from tailrace.postgres.protocol import ResultField, message
 from tailrace.query.command import Copy
-from tailrace.query.protocol import ResultField, message
 from tailrace.query.row_encoding import EncodedColumn, copy_line_messages, encode_column, from_values, row_messages
 from tailrace.query.wire_type import NUMERIC, WireType
 

@@ -17,7 +17,8 @@ from typing import Final, Self
 
 from tailrace.errors import ConfigError
 from tailrace.lake.options import IcebergOptions
-from tailrace.query import protocol, query_error, scram
+from tailrace.postgres import protocol
+from tailrace.query import query_error, scram
 from tailrace.query.client_connection import ClientConnection
 from tailrace.query.client_session import ClientSession
 from tailrace.query.duckdb_engine import DuckDBEngine

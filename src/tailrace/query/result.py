@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailrace.query.protocol import ResultField
+from tailrace.postgres.protocol import ResultField
 from tailrace.query.wire_type import WireType
 
 BATCH_ROWS: Final = 16_384

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import psycopg
-from psycopg import sql
 from psycopg.pq.abc import PGconn
 
 from tailrace.capture.postgres import slot, timeline
@@ -22,7 +21,8 @@ from tailrace.capture.postgres.reconnection import StatusTimer, WakePipe, run_un
 from tailrace.capture.postgres.source_connection import classify, connect_replication, run_command, text_value
 from tailrace.capture.postgres.walsender_stream import EPOCH_SHIFT_S
 from tailrace.change import Lsn
-from tailrace.errors import GapError, SlotLost, SourceRefused, TailraceError, WrongSource
+from tailrace.errors import GapError, SlotLost, TailraceError, WrongSource
+from tailrace.recovery.physical_slot import ensure_slot
 from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive
 from tailrace.recovery.wal_segment import WalSegment, history_key
 from tailrace.recovery.wal_stream import WalStream
@@ -125,7 +125,11 @@ class Archive:
         for key in archive.leftovers:
             self._store.delete(key)
         self._save_histories(connection, current)
-        reserved = self._ensure_slot(connection)
+        reserved = ensure_slot(
+            connection,
+            self._settings.archive.slot,
+            "run `tailrace archive --accept-gap`, and take a new backup: no older one can be restored past the gap",
+        )
         last = archive.last
         if last is None or self._accept_gap:
             self._accept_gap = False
@@ -180,30 +184,6 @@ class Archive:
                     f"the archive's history of timeline {number} differs from the server's",
                     "two servers were promoted to the same timeline: archive them in different locations",
                 )
-
-    def _ensure_slot(self, connection: PGconn) -> Lsn:
-        """Create the slot if it does not exist, and return the LSN from which on it retains WAL."""
-        name = self._settings.archive.slot
-        query = sql.SQL(
-            "SELECT slot_type, restart_lsn, wal_status FROM pg_catalog.pg_replication_slots WHERE slot_name = {}"
-        ).format(sql.Literal(name))
-        found = run_command(connection, query.as_string())
-        if found.ntuples == 0:
-            create = sql.SQL("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL").format(sql.Identifier(name))
-            run_command(connection, create.as_string())
-            found = run_command(connection, query.as_string())
-            _log.info("created slot %s", name)
-        if text_value(found, 0) != "physical":
-            raise SourceRefused(
-                f"slot {name} is a logical one", "choose another [archive] slot, or drop this one if it is not needed"
-            )
-        if text_value(found, 2) == "lost":
-            raise SlotLost(
-                f"slot {name} has lost WAL that the archive still needed",
-                f"drop it with SELECT pg_drop_replication_slot('{name}'), run `tailrace archive --accept-gap`, and "
-                "take a new backup: no older one can be restored past the gap",
-            )
-        return Lsn.parse(text_value(found, 1) or "0/0")
 
     def _stream_timeline(self, connection: PGconn, first: WalSegment) -> WalSegment | None:
         """Archive one timeline. Return where to continue on the next one; None if stopped."""

@@ -1,7 +1,7 @@
-"""Runs PostgreSQL on a restored data directory until it has reached its target.
+"""Runs PostgreSQL on a restored data directory: in recovery up to a target, or as a standby.
 
-The server listens only on a socket in a private directory, where any role may log in: the copy must be usable for an
-inspection whatever its pg_hba.conf says, and nobody else can reach it.
+Unless it is told otherwise, the server listens only on a socket in a private directory, where any role may log in: the
+copy must be usable for an inspection whatever its pg_hba.conf says, and nobody else can reach it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ class RecoveryServer:
     """One server. Leaving the context stops it."""
 
     def __init__(
-        self, directory: DataDirectory, bin_directory: Path, role: str, settings: Mapping[str, str], log: Path
+        self, directory: DataDirectory, bin_directory: Path, role: str, settings: Mapping[str, str | None], log: Path
     ) -> None:
+        """`settings` are the server's, over the ones that every restored server has; None leaves one to its files."""
         self._directory = directory
         self._program = bin_directory / "postgres"
         self._role = role
         self._settings = settings
+        self._port = int(settings.get("port") or _PORT)
         self.log = log
         self.socket_directory = Path(tempfile.mkdtemp(prefix="tailrace-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +69,7 @@ class RecoveryServer:
             "hba_file": str(access),
             "listen_addresses": "",
             "unix_socket_directories": str(self.socket_directory),
-            "port": str(_PORT),
+            "port": str(self._port),
             "ssl": "off",
             "logging_collector": "off",
             "log_destination": "stderr",
@@ -79,7 +81,8 @@ class RecoveryServer:
             "archive_mode": "off",
             "synchronous_standby_names": "",
         }
-        arguments = [f"--{name}={value}" for name, value in {**fixed, **self._settings}.items()]
+        given = {**fixed, **self._settings}
+        arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
         uid, gid = self._directory.owner
         is_root = os.geteuid() == 0
         with self.log.open("ab") as output:
@@ -108,11 +111,11 @@ class RecoveryServer:
 
     @property
     def conninfo(self) -> str:
-        return f"host={self.socket_directory} port={_PORT} user={self._role}"
+        return f"host={self.socket_directory} port={self._port} user={self._role}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
         return psycopg.connect(
-            host=str(self.socket_directory), port=_PORT, user=self._role, dbname=database, autocommit=True
+            host=str(self.socket_directory), port=self._port, user=self._role, dbname=database, autocommit=True
         )
 
     def state(self) -> RecoveryState | None:
@@ -135,6 +138,11 @@ class RecoveryServer:
     def has_reached_target(self) -> bool:
         """Whether recovery stopped at its target. It also pauses for other reasons, such as settings too low."""
         return "recovery stopping " in self.log.read_text(errors="replace")
+
+    def reload(self) -> None:
+        """Have the server read its files again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the server's end. Return whether it ended."""

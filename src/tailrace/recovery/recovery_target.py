@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -80,9 +81,14 @@ class StopPoint:
         if self.time is not None:
             used = {"recovery_target_time": self.time.isoformat()}
         return {
-            **{name: "" for name in _KINDS if name not in used},
+            **no_target(but=used),
             **used,
             "recovery_target_inclusive": "on" if self.is_inclusive or self.time is not None else "off",
             "recovery_target_timeline": str(timeline),
             "recovery_target_action": action,
         }
+
+
+def no_target(but: Collection[str] = ()) -> dict[str, str]:
+    """The settings that name no target, for all kinds of target but some."""
+    return {name: "" for name in _KINDS if name not in but}

@@ -43,12 +43,16 @@ class RestoredMoment:
 
 
 def write_directory(
-    store: Store, plan: RestorePlan, directory: DataDirectory, on_file: Callable[[BackupFile], None] = lambda _: None
+    store: Store,
+    plan: RestorePlan,
+    directory: DataDirectory,
+    on_file: Callable[[BackupFile], None] = lambda _: None,
+    signal: Literal["recovery.signal", "standby.signal"] = "recovery.signal",
 ) -> None:
-    """Lay out the backup, ready for recovery."""
+    """Lay out the backup, ready for recovery, or with `standby.signal` for a standby."""
     directory.prepare()
     directory.write(store, plan.chain, on_file)
-    signal_file = directory.path / "recovery.signal"
+    signal_file = directory.path / signal
     signal_file.touch(mode=0o600)
     directory.own(signal_file)
     for name, text in (("postgresql.conf", ""), ("postgresql.auto.conf", _COPY_SETTINGS), ("pg_ident.conf", "")):

@@ -1,4 +1,4 @@
-"""PostgreSQL's programs in the version of the backups, for the commands that run a restored server."""
+"""What a restored server needs on this machine: PostgreSQL's programs, and directories for its tablespaces."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tailrace.embedded.installation import installation
 from tailrace.errors import ConfigError
 from tailrace.recovery.backup_record import list_backups
+from tailrace.recovery.restore_plan import RestorePlan
 from tailrace.store import Store
 
 
@@ -41,3 +42,16 @@ def _version(program: Path) -> int | None:
         return None
     match = re.search(r"(\d+)", done.stdout)
     return int(match[1]) if match else None
+
+
+def place_tablespaces(directory: Path, plan: RestorePlan, given: tuple[str, ...]) -> dict[int, Path]:
+    """The new directory of each tablespace: beside the copy, or where `OID=DIR` says."""
+    beside = directory.with_name(f"{directory.name}-tablespaces")
+    found = {each.oid: beside / str(each.oid) for each in plan.backup.tablespaces}
+    for text in given:
+        oid, _, path = text.partition("=")
+        if not oid.isdecimal() or not path or int(oid) not in found:
+            known = ", ".join(f"{each.oid} was {each.location}" for each in plan.backup.tablespaces) or "there are none"
+            raise ConfigError(f"--tablespace {text}: not a tablespace of the backup", f"write OID=DIR; {known}")
+        found[int(oid)] = Path(path).absolute()
+    return found

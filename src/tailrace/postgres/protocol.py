@@ -167,6 +167,15 @@ def copy_out(formats: Sequence[int]) -> bytes:
     return message(b"H", struct.pack(f"!bh{len(formats)}h", overall, len(formats), *formats))
 
 
+def copy_both() -> bytes:
+    """CopyBothResponse, with which a replication stream begins."""
+    return message(b"W", struct.pack("!bh", 0, 0))
+
+
+def copy_data(body: bytes) -> bytes:
+    return message(b"d", body)
+
+
 def _notice(kind: bytes, severity: str, sqlstate: str, text: str, more: Mapping[bytes, str]) -> bytes:
     fields = {b"S": severity, b"V": severity, b"C": sqlstate, b"M": text, **more}
     return message(kind, b"".join(letter + _text(value) for letter, value in fields.items() if value) + b"\0")
