@@ -36,7 +36,9 @@ class Drilled:
     database: Database
     store: Store
     before: Lsn
-    """From here on, the log lacks changes of the table `unseen`."""
+    """From a little later on, the log lacks changes of the table `unseen`."""
+    locked: tuple[Lsn, Lsn]
+    """Moments at which an open transaction and a prepared one have locked tables."""
 
     def drill(self, workspace: Path, lsn: Lsn | None = None) -> DrillRecord:
         programs = self.database.server.bin("postgres").parent
@@ -48,7 +50,7 @@ class Drilled:
 def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drilled]:
     """A server with random changes of all types, of which the log has all but a few at the end."""
     store = Store.open(str(tmp_path_factory.mktemp("store")))
-    with running(18, autovacuum=False) as server:
+    with running(18, autovacuum=False, max_prepared_transactions=5) as server:
         database = Database(server, "postgres")
         workload = Workload(lambda: database.connect(autocommit=True), seed=5)
         workload.create()
@@ -72,6 +74,17 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drilled]:
             connection.execute("ALTER PUBLICATION tailrace ADD TABLE new")
             connection.execute("INSERT INTO new VALUES (1)")
             before = current_lsn(connection)
+            # A moment at which tables are locked: by an open transaction, and by a prepared one.
+            with database.connect(autocommit=False) as other:
+                other.execute("ALTER TABLE unseen ADD COLUMN later int")
+                connection.execute("INSERT INTO new VALUES (2)")
+                locked = current_lsn(connection)
+                other.rollback()
+                other.execute("LOCK TABLE new IN ACCESS EXCLUSIVE MODE")
+                other.execute("PREPARE TRANSACTION 'waits'")
+            connection.execute("SELECT pg_create_restore_point('x')")
+            prepared = current_lsn(connection)
+            connection.execute("ROLLBACK PREPARED 'waits'")
             # What a mistake of an operator, or a fault of capture, would do: changes that never reach the log.
             connection.execute("ALTER PUBLICATION tailrace DROP TABLE unseen")
             connection.execute("DELETE FROM unseen WHERE a = 7")
@@ -82,7 +95,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drilled]:
             end = current_lsn(connection)
             archive.wait_for(end)
             capture.wait_for(end)
-        yield Drilled(database, store, before)
+        yield Drilled(database, store, before, (locked, prepared))
 
 
 def test_drill_finds_every_row_of_random_moments_equal(drilled: Drilled, workspace: Path) -> None:
@@ -97,6 +110,12 @@ def test_drill_finds_every_row_of_random_moments_equal(drilled: Drilled, workspa
         assert record.rows > 5000
         assert {table for table, _ in record.not_compared} <= {"public.new"}
         assert DrillRecord.last(drilled.store) == record
+
+
+def test_drill_is_not_stopped_by_locks_of_that_moment(drilled: Drilled, workspace: Path) -> None:
+    for number, lsn in enumerate(drilled.locked):
+        record = drilled.drill(new_directory(workspace, str(number)), lsn)
+        assert record.verdict == "equal", (record.error, record.differences)
 
 
 def test_drill_lists_planted_differences_by_table_and_key(drilled: Drilled) -> None:

@@ -42,6 +42,16 @@ from tailrace.store import Store
 _PIECE_BYTES: Final = 1 << 20
 # More would only repeat what the first ones say.
 _MOST_DIFFERENCES: Final = 100
+# The copy is promoted, because a paused one keeps the locks of transactions that were open at that moment. Without
+# workers, nothing of the source's own starts on it: no subscription, no scheduled job. Below the source's number of
+# workers, PostgreSQL recovers only without hot standby. The copy is thrown away, so it need not be durable.
+_COPY_SETTINGS: Final = {
+    "hot_standby": "off",
+    "max_worker_processes": "0",
+    "max_logical_replication_workers": "0",
+    "autovacuum": "off",
+    "fsync": "off",
+}
 
 
 @dataclass
@@ -86,7 +96,7 @@ class Drill:
             self.progress.phase = f"restoring {lsn}"
             self._own_children(copy)
             restore.write_directory(self.store, plan, copy)
-            with restore.recovering(plan, copy, self.bin_directory, "pause") as recovery:
+            with restore.recovering(plan, copy, self.bin_directory, "promote", _COPY_SETTINGS) as recovery:
                 recovery.wait(self.is_cancelled)
                 record = replace(record, restore_seconds=time.monotonic() - began)
                 record = self._compare(recovery.server, record, lsn)
@@ -177,7 +187,10 @@ def choose_moment(store: Store) -> Lsn:
 
 
 def _connect(server: RecoveryServer, settings: Settings) -> psycopg.Connection[Any]:
-    """Connect as the superuser that the cluster was created with: the backup's role need not be able to read."""
+    """Connect as the superuser that the cluster was created with: the backup's role need not be able to read.
+
+    Transactions that were only prepared by then hold locks, so they are rolled back.
+    """
     source = settings.source
     given = conninfo_to_dict(source.url)
     database = given.get("dbname") or given.get("user") or "postgres"
@@ -186,7 +199,11 @@ def _connect(server: RecoveryServer, settings: Settings) -> psycopg.Connection[A
     assert row is not None
     url = psycopg.conninfo.make_conninfo(server.conninfo, user=row[0], dbname=str(database))
     with source_errors():
-        return postgres.connection.connect(SourceSettings(url=url))
+        connection = postgres.connection.connect(SourceSettings(url=url))
+        query = "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()"
+        for (gid,) in connection.execute(query).fetchall():
+            connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        return connection
 
 
 def _published(connection: psycopg.Connection[Any], publication: str) -> list[TablePlan]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from tailrace.change import Lsn
@@ -64,15 +65,19 @@ def write_directory(
 
 @contextlib.contextmanager
 def recovering(
-    plan: RestorePlan, directory: DataDirectory, bin_directory: Path, action: Literal["pause", "promote"]
+    plan: RestorePlan,
+    directory: DataDirectory,
+    bin_directory: Path,
+    action: Literal["pause", "promote"],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Recovery]:
-    """Run the server on the directory, and feed it WAL, until the context exits."""
+    """Run the server on the directory, and feed it WAL, until the context exits. `settings` are further ones."""
     work = directory.path / _WORK
     work.mkdir(mode=0o700)
     directory.own(work)
     spool = WalSpool(plan.archive, plan.history, plan.backup.start_lsn, plan.end, work / "spool", directory.own)
-    settings = plan.stop.settings(plan.history.timeline, action) | {"restore_command": spool.restore_command}
-    server = RecoveryServer(directory, bin_directory, plan.backup.role, settings, work / "server.log")
+    own = plan.stop.settings(plan.history.timeline, action) | {"restore_command": spool.restore_command}
+    server = RecoveryServer(directory, bin_directory, plan.backup.role, {**own, **settings}, work / "server.log")
     with spool, server:
         yield Recovery(plan, server, spool, bin_directory)
     shutil.rmtree(work)
