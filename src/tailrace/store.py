@@ -140,6 +140,15 @@ class Store:
         # Files are listed in directory order. The clouds return sorted keys, which cost nothing to sort again.
         return iter(sorted(found, key=lambda info: info.key))
 
+    def directories(self, prefix: str) -> Iterator[str]:
+        """The names under `prefix` that have objects below them, in order. One request, however many these are."""
+        with self._translate_errors(prefix):
+            try:
+                found = obstore.list_with_delimiter(self._backend, prefix=prefix or None)["common_prefixes"]
+            except FileNotFoundError:
+                return iter(())
+        return iter(sorted(path.rstrip("/").rpartition("/")[2] for path in found))
+
     def delete(self, key: str) -> None:
         with self._translate_errors(key), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._backend, key)

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.cli import Invocation, output, sink_table
-from tailrace.ops.probe import log_status, sink_statuses, source_status
-from tailrace.ops.status import LogStatus, Overview, SourceStatus
+from tailrace.ops.probe import log_status, recovery_status, sink_statuses, source_status
+from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
 from tailrace.store import Store
 
 _WATCH_S: Final = 2.0
@@ -26,13 +26,15 @@ _WATCH_S: Final = 2.0
 @click.option("--watch", is_flag=True, help="Show the status again every two seconds, until Ctrl-C.")
 @click.pass_obj
 def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
-    """Show the source's slot, the log, and for each sink its state, cursor, lag and last error.
+    """Show the source's slot, the log, and for each sink its state, cursor, lag and last error. If the store has an
+    archive of WAL, also show how far it is, the newest backup and the last drill.
 
     The status of a sink is the one it last published in the store, whatever machine it runs on. Its lag is measured
     now, by the end of the log, whether the sink runs, hangs, has stopped or never ran. If the source cannot be reached,
     the reason is shown instead of its status.
 
-    Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, or source or log cannot be read.
+    Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, the archive does not run, the last
+    drill found a difference, or source or log cannot be read.
     """
     settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
@@ -42,6 +44,7 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
             None,
             log_status(store),
             sink_statuses(store, settings.sinks),
+            recovery=recovery_status(settings, store),
         )
         if watch:
             click.clear()  # nothing happens without a terminal
@@ -62,6 +65,8 @@ def _show(overview: Overview) -> None:
         _print(console, "source", _source(overview.source))
     assert overview.log is not None
     _print(console, "log", _log(overview.log))
+    if overview.recovery is not None:
+        _print(console, "recovery", _recovery(overview.recovery))
     sink_table.show(overview.sinks)
 
 
@@ -95,4 +100,29 @@ def _log(log: LogStatus) -> list[tuple[str, str]]:
         ("changes", f"{log.first or '-'} to {log.last or '-'}"),
         ("last change", output.ago(log.last_committed_at)),
         ("segments", f"{log.segments:,} in {log.objects:,} objects, {output.size(log.bytes)}"),
+    ]
+
+
+def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
+    if recovery.error is not None:
+        return [("unknown", recovery.error)]
+    behind = "unknown" if recovery.lag_bytes is None else output.size(recovery.lag_bytes)
+    runs = {True: "in use", False: "not in use: is `tailrace archive` running?", None: "unknown"}
+    backup, drill = "none: run `tailrace backup`", "none: run `tailrace drill`"
+    if recovery.last_backup is not None:
+        backup = f"{recovery.last_backup}, {recovery.last_backup_kind}, {output.ago(recovery.last_backup_at)}"
+    if recovery.last_drill_at is not None:
+        drill = (
+            f"{recovery.last_drill_verdict}, {output.ago(recovery.last_drill_at)}, to {recovery.last_drill_lsn or '-'}"
+        )
+        drill += f", {recovery.last_drill_tables:,} tables, {recovery.last_drill_rows:,} rows"
+        drill += f", {output.duration(recovery.last_drill_seconds or 0)}"
+    return [
+        ("archive slot", f"{recovery.slot}, {runs[recovery.is_archiving]}"),
+        ("archived up to", f"{recovery.archived_lsn} on timeline {recovery.timeline}, {behind} behind the server"),
+        ("all WAL until", output.ago(recovery.covered_at)),
+        ("open segment", f"{recovery.parts:,} parts"),
+        ("backups", f"{recovery.backups:,}"),
+        ("newest backup", backup),
+        ("last drill", drill),
     ]

@@ -1,4 +1,4 @@
-"""Reads the status of source, log and sinks from the source's catalog and the store, in any process."""
+"""Reads the status of source, log, archive and sinks from the source's catalog and the store, in any process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.errors import TailraceError
 from tailrace.log.listing import find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.ops.cache import BackgroundCache
-from tailrace.ops.status import LogStatus, Overview, SourceStatus
+from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
 from tailrace.settings import Settings
 from tailrace.store import Store
 
@@ -27,6 +27,7 @@ _SEARCHED_SEGMENTS: Final = 20
 # source, or one listing of the log.
 _SOURCE_SECONDS: Final = 5.0
 _LOG_SECONDS: Final = 10.0
+_RECOVERY_SECONDS: Final = 30.0
 # A request for the next segment, and a cursor of each sink that does not run.
 _LAG_SECONDS: Final = 2.0
 
@@ -51,6 +52,68 @@ def source_status(settings: Settings) -> SourceStatus:
         return SourceStatus(slot, error=f"slot {slot} does not exist yet: capture creates it")
     is_active, wal_status, confirmed, held = row
     return SourceStatus(slot, is_active, wal_status, None if confirmed is None else Lsn.parse(confirmed), held)
+
+
+_ARCHIVE_SLOT = """
+SELECT s.active,
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text
+FROM (VALUES (1)) AS server (one)
+LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
+"""
+
+
+def recovery_status(settings: Settings, store: Store) -> RecoveryStatus | None:
+    """Read the status of the archive, the backups and the drills; None if the store has no archive.
+
+    How far the archive is behind is measured here, by the server's own LSN, whether the archive runs or not.
+    """
+    # Imported here, because few use it.
+    from tailrace.recovery.backup_record import list_backups
+    from tailrace.recovery.drill_record import DrillRecord
+    from tailrace.recovery.wal_archive import ArchiveEnd, ArchivePosition
+
+    slot = settings.archive.slot
+    try:
+        end = ArchiveEnd.find(store)
+        if end is None:
+            return None
+        position, backups, drill = ArchivePosition.load(store), list_backups(store), DrillRecord.last(store)
+    except TailraceError as error:
+        return RecoveryStatus(slot, error=str(error))
+    newest = max(backups, key=lambda backup: backup.ended_at, default=None)
+    is_archiving, server_lsn = _ask_about_archive(settings)
+    return RecoveryStatus(
+        slot,
+        end.timeline,
+        end.lsn,
+        end.parts,
+        position.at if position else None,
+        server_lsn,
+        is_archiving,
+        len(backups),
+        newest.id if newest else None,
+        newest.kind if newest else None,
+        newest.ended_at if newest else None,
+        *(
+            (drill.at, drill.verdict, drill.lsn, drill.tables, drill.rows, drill.seconds)
+            if drill is not None
+            else (None,) * 6
+        ),
+    )
+
+
+def _ask_about_archive(settings: Settings) -> tuple[bool | None, Lsn | None]:
+    """Whether a client streams from the archive's slot, and the end of the server's WAL; None if nobody answers."""
+    if not settings.source.url:
+        return None, None
+    try:
+        with connect(settings.source) as connection, source_errors():
+            row = connection.execute(_ARCHIVE_SLOT, [settings.archive.slot]).fetchone()
+    except TailraceError:
+        return None, None  # the source's own status says why
+    assert row is not None
+    return bool(row[0]), Lsn.parse(row[1])
 
 
 def log_status(store: Store, reader: LogReader | None = None) -> LogStatus:
@@ -121,12 +184,15 @@ def cached_overview(settings: Settings, store: Store, local: Callable[[], Overvi
     meter = SinkMeter(store)
     source = BackgroundCache(lambda: source_status(settings), _SOURCE_SECONDS) if settings.source.url else None
     log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
+    recovery = BackgroundCache(lambda: recovery_status(settings, store), _RECOVERY_SECONDS)
     lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)
 
     def overview() -> Overview:
         known = local()
         found = (lags.get() if known.sinks else None) or {}
         sinks = [with_lag(sink, found.get(sink.name)) for sink in known.sinks]
-        return replace(known, source=source.get() if source else None, log=log.get(), sinks=sinks)
+        return replace(
+            known, source=source.get() if source else None, log=log.get(), sinks=sinks, recovery=recovery.get()
+        )
 
     return overview

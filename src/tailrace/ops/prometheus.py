@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
-from tailrace.ops.status import SINK_STATES, ArchiveStatus, CaptureStatus, LogStatus, Overview, SourceStatus
+from tailrace.ops.status import (
+    SINK_STATES,
+    ArchiveStatus,
+    CaptureStatus,
+    LogStatus,
+    Overview,
+    RecoveryStatus,
+    SourceStatus,
+)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -25,6 +34,8 @@ def render(overview: Overview) -> str:
         families += _log(overview.log)
     if overview.archive is not None:
         families += _archive(overview.archive)
+    if overview.recovery is not None and overview.recovery.error is None:
+        families += _recovery(overview.recovery)
     families += _sinks(overview)
     return "".join(families)
 
@@ -108,6 +119,30 @@ def _archive(archive: ArchiveStatus) -> Iterator[str]:
     yield metric("tailrace_archive_durable_lsn", "gauge", "LSN that is durable and acknowledged.", archive.durable_lsn)
     yield metric("tailrace_archive_lag_bytes", "gauge", "Bytes received and not yet durable.", archive.lag_bytes)
     yield metric("tailrace_archive_restarts_total", "counter", "Restarts of the archive process.", archive.restarts)
+
+
+def _recovery(recovery: RecoveryStatus) -> Iterator[str]:
+    def at(moment: datetime | None) -> float | None:
+        return None if moment is None else moment.timestamp()
+
+    verdict = recovery.last_drill_verdict
+    families: list[tuple[str, str, float | None]] = [
+        ("archived_lsn", "The end of the archive.", recovery.archived_lsn),
+        ("lag_bytes", "WAL that the server has and the archive lacks.", recovery.lag_bytes),
+        ("covered_timestamp_seconds", "All that had committed by then is archived.", at(recovery.covered_at)),
+        ("archiving", "Whether a client streams from the archive's slot.", recovery.is_archiving),
+        ("open_segment_parts", "Objects that hold the open segment.", recovery.parts),
+        ("backups", "Backups in the store.", recovery.backups),
+        ("last_backup_timestamp_seconds", "When the newest backup ended.", at(recovery.last_backup_at)),
+        ("last_drill_timestamp_seconds", "When the last drill began.", at(recovery.last_drill_at)),
+        ("last_drill_equal", "Whether it found all rows equal.", None if verdict is None else verdict == "equal"),
+        ("last_drill_lsn", "The moment to which it restored.", recovery.last_drill_lsn),
+        ("last_drill_tables", "Tables that it compared.", recovery.last_drill_tables),
+        ("last_drill_rows", "Rows that it compared.", recovery.last_drill_rows),
+        ("last_drill_seconds", "How long it took.", recovery.last_drill_seconds),
+    ]
+    for name, help, value in families:
+        yield metric(f"tailrace_recovery_{name}", "gauge", help, value)
 
 
 def _sinks(overview: Overview) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Status values of the source, capture, the log and the sinks, and the faults among them. No I/O."""
+"""Status values of the source, capture, the log, the archive and the sinks, and the faults among them. No I/O."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "f
 SINK_STATES: Final = ("new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped")
 
 _LSN_ZERO: Final = Lsn(0)
+SILENT_S: Final = 120.0
+"""How long the archive may be behind. It writes open segments every few seconds, and its position every ten."""
 UNHEALTHY_STATES: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
 """States of capture and of sinks that count as faults. A paused sink is not one: somebody paused it."""
 
@@ -180,6 +182,59 @@ class ArchiveStatus:
 
 
 @dataclass(frozen=True)
+class RecoveryStatus:
+    """The archive, the newest backup and the last drill, as store and source have them, whoever runs them."""
+
+    slot: str
+    timeline: int | None = None
+    archived_lsn: Lsn | None = None
+    """The end of the archive; None if there is none."""
+    parts: int = 0
+    """Objects that hold the open segment."""
+    covered_at: datetime | None = None
+    """By the server's clock: all transactions that had committed by then are archived."""
+    server_lsn: Lsn | None = None
+    """The end of the server's WAL; None if the server cannot be asked."""
+    is_archiving: bool | None = None
+    """Whether a client streams from the slot now; None if the server cannot be asked."""
+    backups: int = 0
+    last_backup: str | None = None
+    """The newest backup's id."""
+    last_backup_kind: str | None = None
+    last_backup_at: datetime | None = None
+    last_drill_at: datetime | None = None
+    last_drill_verdict: str | None = None
+    last_drill_lsn: Lsn | None = None
+    last_drill_tables: int | None = None
+    last_drill_rows: int | None = None
+    last_drill_seconds: float | None = None
+    error: str | None = None
+    """Why the other fields are unknown."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes of WAL that the server has and the archive lacks; None if either is unknown."""
+        if self.archived_lsn is None or self.server_lsn is None:
+            return None
+        return max(self.server_lsn - self.archived_lsn, 0)
+
+    def faults(self, now: float) -> list[str]:
+        if self.error is not None:
+            return [f"the status of archive and backups is unknown: {self.error}"]
+        found = []
+        if self.is_archiving is False:
+            found.append(f"the archive does not run: nobody streams from slot {self.slot}")
+        elif self.covered_at is not None and self.lag_bytes and now - self.covered_at.timestamp() > SILENT_S:
+            found.append(f"the archive has been behind the server for {now - self.covered_at.timestamp():.0f} s")
+        if self.last_drill_verdict not in (None, "equal"):
+            found.append(f"the last drill, to {self.last_drill_lsn or 'an unknown LSN'}: {self.last_drill_verdict}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_jsonable(asdict(self)) | {"lag_bytes": self.lag_bytes}
+
+
+@dataclass(frozen=True)
 class LogStatus:
     url: str
     segments: int = 0
@@ -201,6 +256,7 @@ class Overview:
     log: LogStatus | None = None
     sinks: Sequence[SinkStatus] = field(default=())
     archive: ArchiveStatus | None = None
+    recovery: RecoveryStatus | None = None
 
     @property
     def faults(self) -> list[str]:
@@ -215,6 +271,8 @@ class Overview:
         if self.archive is not None:
             faults += _faults("archive", self.archive.state, self.archive.last_error, self.archive.last_error_hint)
         now = time.time()
+        if self.recovery is not None:
+            faults += self.recovery.faults(now)
         for sink in self.sinks:
             faults += _faults(f"sink {sink.name}", sink.state, sink.last_error, sink.last_error_hint)
             if sink.is_silent(now):
@@ -230,6 +288,7 @@ class Overview:
             "capture": None if self.capture is None else self.capture.to_json(),
             "log": None if self.log is None else _to_jsonable(asdict(self.log)),
             "archive": None if self.archive is None else self.archive.to_json(),
+            "recovery": None if self.recovery is None else self.recovery.to_json(),
             "sinks": [json.loads(sink.to_json()) | {"is_silent": sink.is_silent(time.time())} for sink in self.sinks],
         }
 

@@ -177,9 +177,9 @@ def list_backups(store: Store) -> list[BackupRecord]:
 
 
 def _records(store: Store) -> Iterator[BackupRecord]:
-    for id, keys in list_ids(store).items():
+    for id in store.directories(PREFIX):
         key = f"{PREFIX}/{id}/{_META}"
-        if key in keys and (data := store.get(key)) is not None:
+        if (data := store.get(key)) is not None:
             yield BackupRecord.from_json(data, f"{store.url}: {key}")
 
 

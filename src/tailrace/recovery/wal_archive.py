@@ -226,6 +226,33 @@ class WalArchive:
         return self.store.get(history_key(timeline))
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveEnd:
+    """Where the archive ends now."""
+
+    timeline: int
+    lsn: Lsn
+    parts: int
+    """Objects that hold the open segment."""
+
+    @classmethod
+    def find(cls, store: Store) -> ArchiveEnd | None:
+        """Look for the end, from `position.json` on, without a listing of the whole archive; None if there is none."""
+        system, position = System.load(store), ArchivePosition.load(store)
+        if system is None:
+            return None
+        if position is None:
+            archive = WalArchive.load(store)
+            last = archive.last if archive else None
+            return None if last is None else cls(last.segment.timeline, last.end, len(last.parts))
+        segment = WalSegment.at(position.timeline, position.lsn, system.segment_bytes)
+        while store.head(segment.key) is not None:
+            segment = segment.next
+        keys = [ArchiveKey.parse(info.key, segment.bytes) for info in store.list(segment.parts_prefix)]
+        parts = [key.part for key in keys if key is not None and key.part is not None]
+        return cls(segment.timeline, max(StoredSegment(segment, parts=parts).end, position.lsn), len(parts))
+
+
 def read_parts(store: Store, segment: WalSegment) -> bytes:
     """The beginning of a segment from its parts. Parts may overlap, with equal bytes, but leave no gap.
 
