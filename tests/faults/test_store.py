@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.capturing import CaptureThread, Witness, changes_in_log, configured, current_lsn
@@ -183,12 +185,26 @@ def test_memory_is_bounded_while_the_store_is_unavailable(database: Database, st
 
 
 def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> None:
-    opened = Store.open(*store_address)
+    _check_creates_once(Store.open(*store_address))
+
+
+def test_a_file_system_without_nameless_files_creates_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    _check_creates_once(Store.open(str(tmp_path)))
+
+
+def _check_creates_once(opened: Store) -> None:
     assert opened.create("log/a b%2F.x", b"one")
     assert opened.create("log/a b%2F.x", b"one"), "the same bytes are a repeated PUT"
     assert not opened.create("log/a b%2F.x", b"other")
     assert opened.get("log/a b%2F.x") == b"one"
     assert [info.key for info in opened.list("log")] == ["log/a b%2F.x"]
+    opened.create("log/deep/er/x", b"x")
+    opened.create("log/deeper/x", b"x")
+    assert list(opened.directories("log")) == ["deep", "deeper"]
+    assert list(opened.directories("absent")) == []
+    for key in ("log/deep/er/x", "log/deeper/x"):
+        opened.delete(key)
     assert opened.get("log/absent") is None
     assert opened.head("log/absent") is None
     opened.delete("log/a b%2F.x")

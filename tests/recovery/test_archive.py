@@ -36,11 +36,12 @@ from tests.recovery.scene import (
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.errors import CorruptError, FencedError, GapError, StoreError, WrongSource
+from tailrace.errors import ConfigError, CorruptError, FencedError, GapError, StoreError, WrongSource
 from tailrace.finding import Severity
 from tailrace.recovery import compressed_object
 from tailrace.recovery.check import inspect_archive
 from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.restore_plan import plan_restore
 from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive
 from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
 from tailrace.recovery.wal_writer import ArchiveProgress, WalWriter
@@ -212,7 +213,8 @@ def test_another_servers_wal_is_refused(server: Postgres, file_address: StoreAdd
 def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) -> None:
     store = Store.open(*file_address)
     with running(18, max_wal_size="64MB", min_wal_size="32MB") as server:
-        archive_all(server, store)
+        with ArchiveThread(configured(server, synchronous=True), store):
+            back_up(server, store)
         with server.connect() as connection:
             connection.execute("SELECT pg_drop_replication_slot('tailrace_archive')")
             for _ in range(3):
@@ -225,7 +227,41 @@ def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) 
         assert "--accept-gap" in error.hint
         with ArchiveThread(configured(server, synchronous=True), store, accept_gap=True) as thread:
             thread.wait_for(end)
+            with server.connect() as connection:
+                connection.execute("CREATE TABLE later (n int)")
+                now = connection.execute("SELECT clock_timestamp(), txid_current()").fetchone()
+                thread.wait_for(current_lsn(connection))
+        assert now is not None
+        programs = server.bin("postgres").parent
+        for target in (RecoveryTarget("time", time=now[0]), RecoveryTarget("lsn", lsn=end)):
+            with pytest.raises(ConfigError, match="cannot be restored"):  # commits in the gap are unknown
+                plan_restore(store, target, programs)
     assert len(list(WalArchive.require(store).ranges())) == 2
+
+
+def test_two_servers_on_one_timeline_are_refused(workspace: Path, file_address: StoreAddress) -> None:
+    store = Store.open(*file_address)
+    with (
+        running(18, wal_keep_size="1GB") as primary,
+        streaming_standby(primary, workspace, "first") as first,
+        streaming_standby(primary, workspace, "second") as second,
+    ):
+        archive_all(primary, store)
+        with primary.connect() as connection:
+            connection.execute("CREATE TABLE t (n int)")
+            for standby in (first, second):
+                _await_replay(standby, current_lsn(connection))
+        primary.stop("immediate")
+        for number, standby in enumerate((first, second)):
+            promote(standby)
+            with standby.connect() as promoted:
+                promoted.execute("INSERT INTO t VALUES (%s)", [number])
+        archive_all(first, store)
+        with ArchiveThread(configured(second, synchronous=True), store) as thread:
+            error = thread.failure()
+    # Both branched off at the same LSN or not. Either way, what the archive holds is the first one's.
+    assert isinstance(error, (WrongSource, FencedError))
+    assert "history of timeline 2 differs" in str(error) or "differs from the archive's" in str(error)
 
 
 def test_segments_of_another_size(workspace: Path, file_address: StoreAddress) -> None:

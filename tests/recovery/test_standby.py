@@ -212,7 +212,10 @@ def _rows(conninfo: str) -> list[int]:
         return [n for (n,) in connection.execute(_ROWS.encode()).fetchall()]
 
 
-def test_streaming_standby_catches_up_from_the_store_and_then_streams(store: Store, workspace: Path) -> None:
+def test_streaming_standby_catches_up_from_the_store_and_then_streams(
+    s3_address: StoreAddress, workspace: Path
+) -> None:
+    store = Store.open(*s3_address)
     directory = new_directory(workspace, "standby")
     with running(16, max_wal_size="64MB", min_wal_size="32MB") as primary, primary.connect() as connection:
         with ArchiveThread(configured(primary, synchronous=True), store) as archive:
