@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"state"},
     {"capture", "delivery"},
     {"lake", "sinks"},
-    {"spark", "ops", "query", "audit", "recovery"},
+    {"spark", "ops", "query", "audit", "recovery", "verify"},
     {"bridge"},
     {"embedded"},
     {"cli"},

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "capture": "Stream changes from the source into the log.",
     "deliver": "Deliver changes from the log to the sinks.",
     "sink": "List, pause, resume, reload, rewind, forget and test sinks.",
+    "verify": "Compare the rows of destinations with the source's, and repair them.",
     "deadletter": "List, show and replay changes that destinations rejected.",
     "query": "Serve the lake's tables over the PostgreSQL protocol.",
     "snapshot": "Take snapshots of tables while capture runs.",

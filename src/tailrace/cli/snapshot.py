@@ -9,17 +9,16 @@ import sys
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
-from tailrace.capture.postgres import catalog, slot
+from tailrace.capture.postgres import catalog
 from tailrace.capture.postgres.catalog import PublishedTable
+from tailrace.capture.postgres.log_check import check_log
 from tailrace.capture.postgres.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import OWN
 from tailrace.cli import Invocation, output
 from tailrace.cli.stop_signal import on_stop
-from tailrace.errors import ConfigError, SlotLost, SnapshotError, TailraceError, WrongSource
-from tailrace.log import source_record
-from tailrace.settings import Settings
+from tailrace.errors import ConfigError, SnapshotError, TailraceError
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
@@ -42,7 +41,7 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     with connect(settings.source) as connection, source_errors():
-        _check_log(settings, store, connection)
+        check_log(settings, store, connection)
         published = catalog.published_tables(connection, settings.source.publication)
         own = catalog.published_tables(connection, settings.source.publication, own=True)
     chosen = _select_tables(published, own, tables, settings.source.publication)
@@ -75,32 +74,6 @@ def _copy(job: SnapshotJob) -> None:
         f"copied {done.tables_done} {'table' if done.tables_done == 1 else 'tables'}, {done.rows:,} rows, at {job.lsn} "
         f"in {output.duration(done.seconds)}, {done.rows_per_second:,.0f} rows/s"
     )
-
-
-def _check_log(settings: Settings, store: Store, connection: catalog.Connection) -> None:
-    """Check that the log has, or will get, the changes after the snapshot. Without them a snapshot is useless."""
-    hint = "run `tailrace capture` first: it starts the log and takes the first snapshots itself"
-    source = source_record.load(store)
-    if source is None:
-        raise SnapshotError(f"{store.url} has no log: the changes after the snapshot would be missing", hint)
-    row = connection.execute(
-        "SELECT system_identifier::text, pg_catalog.current_database() FROM pg_catalog.pg_control_system()"
-    ).fetchone()
-    if row != (source["system_id"], source["database"]):
-        raise WrongSource(
-            f"the log in {store.url} belongs to database {source['database']} of system {source['system_id']}",
-            "correct [source] url or [store] url",
-        )
-    replication_slot = slot.find(connection, settings.source.slot)
-    if replication_slot is None:
-        raise SlotLost(
-            f"slot {settings.source.slot} does not exist: the changes after the snapshot would not be captured", hint
-        )
-    if replication_slot.wal_status == "lost":
-        raise SlotLost(
-            f"slot {replication_slot.name} has lost WAL: the log has a gap, which a snapshot alone does not close",
-            "run `tailrace capture`: it says how to continue",
-        )
 
 
 def _select_tables(

@@ -45,6 +45,11 @@ keeps tables loads the table again. Another sink gets a step whose `replays` nam
 `replays_dead_letters`. Changes that follow them in the log were delivered before, the state stays the same, and `begin`
 is not called. After a crash the step may be repeated.
 
+**Repairs.** `tailrace verify --repair` corrects rows that differ from the source's. A sink that keeps tables gets a
+step whose one part inserts, updates and deletes these rows; the state stays the same, and `begin` is not called. Their
+positions are between those delivered and those to come. The step is not repeated: if it fails, the rows are compared
+again.
+
 **Threads.** One step at a time. `stage` runs on copies of the sink in other processes, so connections and the like are
 left out of the pickled state and made on first use.
 """
@@ -52,6 +57,7 @@ left out of the pickled state and made on first use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, runtime_checkable
@@ -62,6 +68,7 @@ from tailrace.log.decoding import Chunk
 from tailrace.log.planner import Offset
 
 if TYPE_CHECKING:
+    from tailrace.delivery.row_reader import RowReader
     from tailrace.delivery.task import Executor
 
 REWIND: Final = "`tailrace sink rewind {} snapshot` loads its tables again"
@@ -111,6 +118,8 @@ class Step:
     loads: tuple[Load, ...] = ()
     replays: tuple[Position, ...] = ()
     """Dead letters that are delivered again. The step then has nothing else."""
+    repair: str = ""
+    """The id of a repair. The step then has nothing but changes that are not in the log: see `Repairs` above."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +232,15 @@ class ChecksDestination(Protocol):
 
     def check(self) -> Iterator[Finding]:
         """Log in, test the rights that the sink needs, and report what is wrong. Changes nothing."""
+
+
+@runtime_checkable
+class ReadsRows(Protocol):
+    """A sink whose rows `tailrace verify` can compare with the source's. The sink need not be open, and another process
+    may deliver to it."""
+
+    def read_rows(self) -> AbstractContextManager[RowReader]:
+        """Open a view of the destination. Changes nothing there."""
 
 
 @runtime_checkable

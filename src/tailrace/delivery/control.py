@@ -30,6 +30,8 @@ class ControlRequest:
     """Patterns of the tables to load again. The sink removes them once it has done so."""
     rewind: str = ""
     """Where to deliver again from: `snapshot`, an LSN or a time. The sink removes it once it is there."""
+    repair: tuple[str, ...] = ()
+    """Ids of repairs to execute. The sink removes them before it does so: see `tailrace.delivery.repair`."""
     reason: str = ""
     """Why the sink is paused, if it was its destination that asked for it."""
 
@@ -40,7 +42,8 @@ def load(store: Store, sink: str) -> ControlRequest:
     data = store.get(key)
     try:
         raw = {} if data is None else json.loads(data)
-        return ControlRequest(**raw | {"reload": tuple(raw.get("reload", ()))})
+        lists = {name: tuple(raw.get(name, ())) for name in ("reload", "repair")}
+        return ControlRequest(**raw | lists)
     except (ValueError, TypeError) as error:
         raise CorruptError(
             f"{key}: not a control request", f"`tailrace sink resume {sink}` writes a new one"
@@ -67,6 +70,18 @@ def finish_reload(store: Store, sink: str, tables: Sequence[str]) -> ControlRequ
     """Remove patterns whose tables have been loaded again."""
     before = load(store, sink)
     return _save(store, sink, replace(before, reload=tuple([t for t in before.reload if t not in tables])))
+
+
+def repair(store: Store, sink: str, ids: Sequence[str]) -> ControlRequest:
+    """Ask a sink to correct rows."""
+    before = load(store, sink)
+    return _save(store, sink, replace(before, repair=(*before.repair, *ids)))
+
+
+def finish_repair(store: Store, sink: str, ids: Sequence[str]) -> ControlRequest:
+    """Remove repairs that the sink is about to execute, or that nobody waits for any more."""
+    before = load(store, sink)
+    return _save(store, sink, replace(before, repair=tuple([i for i in before.repair if i not in ids])))
 
 
 def rewind(store: Store, sink: str, where: str) -> ControlRequest:

@@ -376,6 +376,11 @@ class Pipeline:
             self._maintain_at = now + _MAINTAIN_S
         if self._request.reload and not self._stepper.is_interrupted:
             self._reload(self._request.reload)
+        if self._request.repair and not self._stepper.is_interrupted:
+            # Removed first: a repair that may have been executed is not repeated.
+            ids = self._request.repair
+            self._request = control.finish_repair(self._store, self.name, ids)
+            self._stepper.repair(ids)
         if now >= self._maintain_at:
             self._maintain_at = now + _MAINTAIN_S
             self._stepper.look_for_loads()
@@ -446,6 +451,8 @@ class Pipeline:
 
     def _poisoned(self, error: PoisonError) -> None:
         try:
+            if self._has_abandoned_repair(error):
+                return
             if not self._stepper.add_dead_letters(error):
                 self._fail(error)
         except TailraceError as other:
@@ -464,7 +471,21 @@ class Pipeline:
         self._obey(request)
         _log.warning("sink %s is paused: %s. %s", self.name, error, error.hint)
 
+    def _has_abandoned_repair(self, error: TailraceError) -> bool:
+        """Whether it was a repair that failed. The sink goes on without it."""
+        try:
+            if not self._stepper.abandon_repair(str(error)):
+                return False
+        except TailraceError as other:
+            # Who waits for the outcome compares the rows again.
+            _log.warning("sink %s: the outcome of a repair was not stored: %s", self.name, other)
+        self._must_open = True
+        _log.warning("sink %s: rows were not corrected: %s", self.name, error)
+        return True
+
     def _fail(self, error: TailraceError) -> None:
+        if self._has_abandoned_repair(error):
+            return
         self._error = error
         self._failures += 1
         self._must_open = True

@@ -2,32 +2,35 @@
 
 `Stepper.next_step` plans the next step as a list of tasks. The caller runs the tasks, then calls `Stepper.commit` with
 their results. What comes next follows from the sink's state and the log, in this order: a step that was begun and not
-committed, dead letters to deliver again, tables to load from snapshots, changes.
+committed, rows to repair, dead letters to deliver again, tables to load from snapshots, changes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tailrace import settings
 from tailrace.change import Lsn, Position, Relation
-from tailrace.delivery import cursors
+from tailrace.delivery import cursors, repair
 from tailrace.delivery.contract import REWIND, Load, RecordsGaps, State, Step
 from tailrace.delivery.dead_letters import DeadLetters, find_change
+from tailrace.delivery.repair import Repair, RepairOutcome
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import SnapshotRows, StageTask, TaskResult, log_reader
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import GapError, PoisonError, SnapshotError
 from tailrace.log import planner, source_record
-from tailrace.log.decoding import ChangeFilter
+from tailrace.log.decoding import ChangeFilter, TableChanges
 from tailrace.log.planner import BatchLimits, LogBatch, Offset
 from tailrace.log.snapshot import SnapshotReader, TableSnapshot
 from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
+from tailrace.state import log_window
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.deliver")
@@ -62,8 +65,9 @@ class PlannedStep:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is the work of a moment, for one task."""
-        return not self.is_load and len(self.tasks) == 1 and self.fits_one_task
+        """Whether it is the work of a moment, for one task. A repair is not: its cursor is that of the step before it,
+        and an open batch identifies its steps by their cursors."""
+        return not self.is_load and not self.step.repair and len(self.tasks) == 1 and self.fits_one_task
 
 
 class Stepper:
@@ -96,6 +100,9 @@ class Stepper:
         self._published_cursor: Lsn | None = None
         self._published_at = float("-inf")
         self._dead_letters = DeadLetters(self._reader, self.common.name)
+        self._repairs: deque[str] = deque()
+        self._is_repairing = False
+        """Whether the step that was planned last is a repair."""
 
     @property
     def cursor(self) -> Lsn | None:
@@ -137,8 +144,13 @@ class Stepper:
     def next_step(self, limits: BatchLimits | None = None) -> PlannedStep | None:
         """Plan the next step, up to the limits. None: there is nothing to deliver now."""
         self._learn_source()
+        self._is_repairing = False
         if self._pending is not None:
             return self._plan_repeat(self._pending)
+        while self._repairs:
+            self._is_repairing = True
+            if (repairing := self._plan_repair(self._repairs[0])) is not None:
+                return repairing
         if self._dead_letters.requested and (replay := self._plan_replay()) is not None:
             return replay
         if snapshots := self._next_loads():
@@ -148,7 +160,8 @@ class Stepper:
 
     def begin(self, planned: PlannedStep) -> None:
         """Announce a step to the sink, before any of its tasks runs."""
-        if not planned.is_load and not planned.is_repeat and not planned.step.replays:
+        is_in_log = not planned.is_load and not planned.step.replays and not planned.step.repair
+        if is_in_log and not planned.is_repeat:
             self.sink.begin(planned.step)
 
     def commit(self, planned: PlannedStep, results: Sequence[TaskResult]) -> None:
@@ -159,6 +172,9 @@ class Stepper:
         self._pending = None
         if step.replays:
             self._dead_letters.remove(step.replays)
+        if step.repair:
+            assert planned.tasks[0].repair is not None
+            self._finish_repair(step.repair, applied=len(planned.tasks[0].repair))
         self.changes += sum(result.changes for result in results)
         self.steps += 1
         if planned.is_load:
@@ -189,6 +205,17 @@ class Stepper:
         deliver again."""
         self._loads = None
         self._dead_letters.load()
+
+    def repair(self, ids: Sequence[str]) -> None:
+        """Execute repairs in the next steps."""
+        self._repairs.extend(ids)
+
+    def abandon_repair(self, error: str) -> bool:
+        """Forget a repair whose step failed. Returns whether the step that was planned last is one."""
+        is_repairing, self._is_repairing = self._is_repairing, False
+        if is_repairing and self._repairs:
+            self._finish_repair(self._repairs[0], error=error)
+        return is_repairing
 
     def rewind(self, where: str) -> None:
         """Deliver again from `snapshot`, an LSN or a time. A sink that keeps tables loads them again."""
@@ -264,6 +291,30 @@ class Stepper:
         _log.info("sink %s: repeating a step up to %s that was begun and not committed", self.common.name, step.end.lsn)
         batch = planner.batch_between(self._reader, step.start, step.end)
         return self._planned(step, self._divided(batch, step.parts), is_repeat=True)
+
+    def _plan_repair(self, id: str) -> PlannedStep | None:
+        """Correct rows. None: there is none to correct, and the repair is finished."""
+        found, cursor = Repair.load(self._store, self.common.name, id), self._cursor()
+        changes = None
+        if found is not None and found.relation.oid in self.state.tables and found.position <= cursor:
+            runs = log_window.changes_between(self._reader, found.position, {found.relation.oid: cursor})
+            since = self._shaping.apply(runs.get(found.relation.oid, []))
+            changes = found.changes(cursor, [run for run in since if isinstance(run, TableChanges)])
+        if changes is None:
+            self._finish_repair(id)
+            return None
+        _log.info("sink %s: correcting %d rows of %s", self.common.name, len(changes), changes.relation.qualified_name)
+        step = Step(self.state, self.state, self.offset(), self.offset(), 1, repair=id)
+        task = StageTask(self.sink, self._shaping, self._settings, step, 0, repair=changes)
+        return PlannedStep(step, (task,))
+
+    def _finish_repair(self, id: str, applied: int = 0, error: str = "") -> None:
+        self._is_repairing = False
+        if self._repairs and self._repairs[0] == id:
+            self._repairs.popleft()
+        found = Repair.load(self._store, self.common.name, id)
+        skipped = 0 if found is None or error else len(found) - applied
+        repair.save_outcome(self._store, self.common.name, id, RepairOutcome(applied, skipped, error))
 
     def _plan_replay(self) -> PlannedStep | None:
         """Deliver dead letters again; a sink that keeps tables loads their tables again. None: there is no step."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from tailrace import settings
 from tailrace.change import Position
+from tailrace.delivery import repair
 from tailrace.delivery.contract import Load, Part, Receipt, Sink, Step
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import TailraceError
@@ -57,6 +58,8 @@ class StageTask:
     change_filter: ChangeFilter = field(default_factory=ChangeFilter)
     rows: SnapshotRows | None = None
     """For a load; then there are no slices."""
+    repair: TableChanges | None = None
+    """Of a repair: its changes, as texts; then there are no slices."""
     without: frozenset[Position] = frozenset()
     """The positions of dead letters, which are left out."""
 
@@ -75,6 +78,9 @@ class StageTask:
     def chunks(self, as_text: bool | None = None) -> Iterator[decoding.Chunk]:
         """What the part holds, shaped: in the form that the sink wants, unless `as_text` says otherwise."""
         as_text = self.sink.values == "text" if as_text is None else as_text
+        if self.repair is not None:
+            yield [self.repair if as_text else repair.typed(self.repair)]
+            return
         if self.rows is not None:
             snapshot = replace(self.rows.snapshot, store=log_reader(self.store).store)
             found = table_state.snapshot_chunks(snapshot, self.rows.chunk, self.rows.first_ordinal, as_text=as_text)

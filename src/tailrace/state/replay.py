@@ -16,7 +16,6 @@ from tailrace.change import Relation
 from tailrace.errors import CorruptError
 from tailrace.images import Images, record_batch
 from tailrace.log.decoding import Mask, TableChanges
-from tailrace.log.snapshot import TableSnapshot
 from tailrace.state import fold
 from tailrace.state.postgres_text import snapshot_images
 from tailrace.state.retyping import project_texts, to_typed
@@ -25,11 +24,13 @@ from tailrace.state.retyping import project_texts, to_typed
 _JOIN_BYTES = 64 << 20
 
 
-def rows(snapshot: TableSnapshot, changes: Iterable[TableChanges], relation: Relation) -> Iterator[Images]:
-    """All rows, typed, in the columns of the relation."""
-    table = ReplayedTable(snapshot.relation)
-    for batch in snapshot.chunks():
-        table.add(snapshot_images(batch, snapshot.relation, as_text=True))
+def rows(
+    then: Relation, batches: Iterable[pa.RecordBatch], changes: Iterable[TableChanges], relation: Relation
+) -> Iterator[Images]:
+    """All rows, typed, in the columns of the relation: those of a snapshot's batches, and what changes made of them."""
+    table = ReplayedTable(then)
+    for batch in batches:
+        table.add(snapshot_images(batch, then, as_text=True))
     for run in _join_consecutive(changes):
         table.apply(run)
     table.become(relation)

@@ -49,7 +49,7 @@ def find(reader: LogReader, schema: str, table: str, as_of: Lsn | None = None) -
             f"{schema}.{table} as of {lsn} is not known yet: the log ends at {end}",
             "wait until capture reaches the LSN",
         )
-    slices = _slices(reader, named[-1].lsn if named else None, lsn, across_gaps=True)
+    slices = slices_between(reader, named[-1].lsn if named else None, lsn, across_gaps=True)
     oid, relation = _find_table(reader, slices, lsn, schema, table, named[-1] if named else None)
     snapshot = snapshots.newest(oid=oid, before=lsn) if oid is not None else None
     if snapshot is None:
@@ -58,7 +58,7 @@ def find(reader: LogReader, schema: str, table: str, as_of: Lsn | None = None) -
             f"run `tailrace snapshot {schema}.{table}`: states after that snapshot can be read",
         )
     _check_begin(reader, snapshot)
-    slices = [s for s in _slices(reader, snapshot.lsn, lsn) if _uses(reader, s, snapshot.relation.oid)]
+    slices = [s for s in slices_between(reader, snapshot.lsn, lsn) if _uses(reader, s, snapshot.relation.oid)]
     return TableState(relation or snapshot.relation, lsn, replace(snapshot, store=None), tuple(slices))
 
 
@@ -71,7 +71,7 @@ def rows(state: TableState, reader: LogReader, part: int = 0, parts: int = 1) ->
     index = merge.ChangeIndex.of(since, snapshot.relation, state.relation)
     if index is None:
         # Without a key, or with one that changed, rows can only be matched if all of them are in one part.
-        yield from replay.rows(snapshot, since, state.relation) if part == 0 else ()
+        yield from replay.rows(snapshot.relation, snapshot.chunks(), since, state.relation) if part == 0 else ()
         return
     batches = (batch for chunk in snapshot.manifest[part::parts] for batch in snapshot.chunk(chunk))
     yield from merge.rows(index, batches, since, part, parts)
@@ -79,14 +79,17 @@ def rows(state: TableState, reader: LogReader, part: int = 0, parts: int = 1) ->
 
 def as_changes(relation: Relation, images: Images) -> TableChanges:
     """Rows from `rows` as changes with the operation SNAPSHOT and values as texts, the form that sinks accept."""
-    count = len(images)
+    return snapshot_changes(relation, postgres_text.image_texts(images, relation))
+
+
+def snapshot_changes(relation: Relation, texts: Images) -> TableChanges:
+    """Rows, given as texts, as changes with the operation SNAPSHOT."""
+    count = len(texts)
     none = np.zeros(count, np.int64)
     at = ChangePositions(none, none, none, none, none, none.astype(np.bool_))
     operations = np.full(count, SNAPSHOT, np.uint8)
     old = no_images(relation, count, as_text=True)
-    return TableChanges(
-        relation, at, operations, old, none.astype(np.bool_), postgres_text.image_texts(images, relation)
-    )
+    return TableChanges(relation, at, operations, old, none.astype(np.bool_), texts)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class _ChangesSince:
             yield from (run for run in found if isinstance(run, TableChanges))
 
 
-def _slices(reader: LogReader, start: Lsn | None, end: Lsn, *, across_gaps: bool = False) -> list[Slice]:
+def slices_between(reader: LogReader, start: Lsn | None, end: Lsn, *, across_gaps: bool = False) -> list[Slice]:
     """Slices that may have transactions that commit at or above `start` and below `end`."""
     begin = planner.start_offset(reader, start)
     if begin.lsn >= end:

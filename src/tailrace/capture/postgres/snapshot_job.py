@@ -30,6 +30,7 @@ from tailrace.capture.postgres import slot, snapshot_plan, snapshot_worker
 from tailrace.capture.postgres.catalog import PublishedTable
 from tailrace.capture.postgres.slot import CreatedSlot
 from tailrace.capture.postgres.snapshot_plan import TablePlan
+from tailrace.capture.postgres.snapshot_transaction import use_snapshot
 from tailrace.capture.postgres.snapshot_worker import (
     CopyFailure,
     CopyProgress,
@@ -203,7 +204,7 @@ class SnapshotJob:
 
     def _plan(self, connection: psycopg.Connection[Any], exported: CreatedSlot) -> None:
         settings = self._settings
-        snapshot_worker.use_snapshot(connection, exported.snapshot)
+        use_snapshot(connection, exported.snapshot)
         tables = snapshot_plan.select_tables(connection, settings.source.publication, self._oids)
         plans = snapshot_plan.plan(connection, tables, settings.snapshot.chunk_bytes)
         connection.execute("COMMIT")

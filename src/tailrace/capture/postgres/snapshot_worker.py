@@ -10,7 +10,6 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -18,12 +17,12 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ExecStatus
 
 from tailrace.capture.postgres.snapshot_plan import TablePart
+from tailrace.capture.postgres.snapshot_transaction import locked, use_snapshot
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import classify, source_errors
-from tailrace.change import Type
 from tailrace.errors import DecodeError, SnapshotError, SourceRefused, StoreError, TailraceError
 from tailrace.log.snapshot import ChunkWriter, SnapshotChunk
 from tailrace.retry import Backoff
@@ -125,13 +124,6 @@ def _work(pipe: Pipe, settings: WorkerSettings) -> None:
                 raise _with_table(task.part, error) from error
 
 
-def use_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
-    """Begin a transaction that sees exactly what the snapshot saw."""
-    with source_errors():
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-
-
 def _with_table(part: TablePart, error: TailraceError) -> TailraceError:
     name = part.relation.qualified_name
     return error if name in str(error) else type(error)(f"{name}: {error}", error.hint)
@@ -149,67 +141,8 @@ class _Copier:
         self._chunks_of: dict[str, int] = {}
 
     def copy(self, task: CopyTask) -> tuple[SnapshotChunk, ...]:
-        with source_errors(), self._lock_table(task.part):
+        with source_errors(), locked(self._connection, task.part):
             return tuple(self._chunks(task))
-
-    @contextmanager
-    def _lock_table(self, part: TablePart) -> Iterator[None]:
-        """Lock the table's definition while one part is copied. Rolling back to a savepoint releases the lock.
-
-        Otherwise an ALTER TABLE, and all queries queued behind it, would wait until the last table is copied.
-        """
-        self._connection.execute("SAVEPOINT part")
-        try:
-            heap = sql.Identifier(part.heap.schema, part.heap.name)
-            self._connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(heap))
-            self._check_definition(part)
-            yield
-        except BaseException:
-            with suppress(psycopg.Error):
-                self._abandon_copy()
-                self._release()
-            raise
-        self._release()
-
-    def _release(self) -> None:
-        self._connection.execute("ROLLBACK TO part")
-        self._connection.execute("RELEASE part")
-
-    def _abandon_copy(self) -> None:
-        """End the running COPY, as the connection accepts no other command before that."""
-        pgconn = self._connection.pgconn
-        if pgconn.transaction_status == TransactionStatus.ACTIVE:
-            pgconn.get_cancel().cancel()
-            with suppress(psycopg.Error):
-                while pgconn.get_copy_data(0)[0] > 0:
-                    pass
-            while pgconn.get_result() is not None:
-                pass
-
-    def _check_definition(self, part: TablePart) -> None:
-        """Raise if the table's definition changed since the snapshot.
-
-        Queries see rows as of the snapshot, but definitions as of now, so changes in between would be misread. A table
-        rewritten since looks empty, and the stream would not show it.
-        """
-        name = sql.Identifier(part.heap.schema, part.heap.name)
-        # The row of pg_class is the snapshot's; the functions read the current catalogue.
-        row = self._connection.execute(
-            "SELECT pg_catalog.to_regclass(%s) = c.oid AND pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode"
-            " FROM pg_catalog.pg_class c WHERE c.oid = %s",
-            [name.as_string(self._connection), part.heap.oid],
-        ).fetchone()
-        is_root = part.heap.oid == part.relation.oid
-        result = self._connection.execute(part.select + sql.SQL(" LIMIT 0")).pgresult
-        assert result is not None
-        now = [(result.ftype(i), result.ftablecol(i) if is_root else None) for i in range(result.nfields)]
-        # A result describes a domain as its base type.
-        then = [(_base(c.type).oid, c.number if is_root else None) for c in part.relation.columns]
-        if row != (True,) or now != then:
-            raise SnapshotError(
-                f"{part.relation.qualified_name} was rewritten, truncated or altered while its snapshot was taken",
-                "take the snapshot of this table again",
-            )
 
     def _chunks(self, task: CopyTask) -> Iterator[SnapshotChunk]:
         relation, settings = task.part.relation, self._settings
@@ -251,10 +184,6 @@ class _Copier:
         chunk, data = writer.finish(f"chunk-{number:05d}.parquet")
         create(self._store, f"{prefix}/{chunk.name}", data, self._settings.store_attempts)
         return chunk
-
-
-def _base(type_: Type) -> Type:
-    return _base(type_.base) if type_.base is not None else type_
 
 
 def create(store: Store, key: str, data: bytes, attempts: int) -> None:

@@ -27,6 +27,7 @@ from tailrace.sinks.database.table_write import TableWrite
 from tailrace.sinks.postgres.definitions import PostgresDefinitions
 from tailrace.sinks.postgres.history_statement import PostgresHistory
 from tailrace.sinks.postgres.mirror_statement import PostgresMirror, StatementRunner
+from tailrace.sinks.postgres.row_reader import PostgresRowReader
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,17 @@ class PostgresSink(ReplicaSink):
         if uses_staging_tables(staged):
             with classify_errors():
                 remove_leftovers(session.connection, self._options.schema, prefix(self.name))
+
+    @contextmanager
+    def read_rows(self) -> Iterator[PostgresRowReader]:
+        with classify_errors():
+            connection = self._options.connect()
+        try:
+            with classify_errors():
+                reader = PostgresRowReader(connection, self._options.schema, self.name, is_history=self.is_history)
+            yield reader
+        finally:
+            connection.close()
 
     def rewind(self, state: State) -> None:
         session = self._require_open()

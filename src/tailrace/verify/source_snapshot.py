@@ -1,0 +1,96 @@
+"""The source's tables at one LSN: a transaction that sees exactly the transactions that commit below it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tailrace import types
+from tailrace.capture.postgres import slot, snapshot_plan
+from tailrace.capture.postgres.log_check import check_log
+from tailrace.capture.postgres.snapshot_plan import TablePlan
+from tailrace.capture.postgres.snapshot_transaction import locked, use_snapshot
+from tailrace.capture.postgres.source_connection import connect, connect_replication
+from tailrace.capture.postgres.source_error import source_errors
+from tailrace.change import Lsn, Relation
+from tailrace.errors import ConfigError, SourceError
+from tailrace.settings import Settings
+from tailrace.sinks.database.postgresql.table_query import TableQuery
+from tailrace.state.fold import key_columns
+from tailrace.store import Store
+
+_WHOLE_HEAP = 1 << 62
+
+
+@dataclass(frozen=True)
+class SourceSnapshot:
+    lsn: Lsn
+    """The tables hold all transactions that commit below this LSN, and none at or above it."""
+    tables: Mapping[int, TablePlan]
+    """The published tables, by oid."""
+    _connection: psycopg.Connection[Any]
+
+    def relation(self, oid: int) -> Relation:
+        return self.tables[oid].relation
+
+    @contextmanager
+    def query(self, oid: int) -> Iterator[TableQuery]:
+        """Read a table, which nobody alters meanwhile. Raises SnapshotError if somebody did since the snapshot."""
+        plan = self.tables[oid]
+        with ExitStack() as stack:
+            for part in plan.parts:
+                with source_errors():
+                    stack.enter_context(locked(self._connection, part))
+            selects = [part.select for part in plan.parts] or [_nothing(plan.relation)]
+            rows = sql.SQL("({})").format(sql.SQL(" UNION ALL ").join(selects))
+            yield TableQuery(self._connection, rows, plan.relation, source_errors)
+
+    def key_types(self, oid: int) -> list[str]:
+        relation = self.relation(oid)
+        return [types.sql_name(c.type, c.modifier) for c in (relation.columns[i] for i in key_columns(relation))]
+
+
+@contextmanager
+def source_snapshot(settings: Settings, store: Store, is_cancelled: Callable[[], bool]) -> Iterator[SourceSnapshot]:
+    """Take a snapshot of the source, as long as the context lasts."""
+    source = settings.source
+    with connect(source) as connection:
+        with source_errors():
+            check_log(settings, store, connection)
+        replication = connect_replication(source)
+        try:
+            created = slot.create(replication, f"tailrace_verify_{secrets.token_hex(4)}", is_cancelled, temporary=True)
+            if created is None:
+                raise SourceError("the verification was cancelled")
+            use_snapshot(connection, created.snapshot)
+        finally:
+            replication.finish()
+        with source_errors():
+            _check_publication(connection, source.publication)
+        tables = snapshot_plan.select_tables(connection, source.publication)
+        plans = snapshot_plan.plan(connection, tables, _WHOLE_HEAP)
+        yield SourceSnapshot(created.lsn, {plan.relation.oid: plan for plan in plans}, connection)
+
+
+def _check_publication(connection: psycopg.Connection[Any], publication: str) -> None:
+    query = "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
+    if connection.execute(query, [publication]).fetchone() == (False,):
+        raise ConfigError(
+            f"publication {publication} does not publish all operations, so destinations differ from the source",
+            "ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')",
+        )
+
+
+def _nothing(relation: Relation) -> sql.Composed:
+    """The rows of a partitioned table without partitions."""
+    columns = [
+        sql.SQL("NULL::{} AS {}").format(sql.SQL(types.sql_name(c.type, c.modifier)), sql.Identifier(c.name))
+        for c in relation.columns
+    ]
+    return sql.SQL("SELECT {} WHERE false").format(sql.SQL(", ").join(columns))

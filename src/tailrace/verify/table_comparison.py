@@ -1,0 +1,249 @@
+"""Compares one table: checksums of its ranges first, then the rows of the ranges that differ."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import Lsn, Relation
+from tailrace.delivery.row_reader import RowReader, StoredTable
+from tailrace.delivery.transforms import Shaping, TableShaping
+from tailrace.images import Images
+from tailrace.log.decoding import TableChanges
+from tailrace.sinks.database.postgresql.table_query import HashesRows, RangeSum, RangeSums, RowHash, TableQuery
+from tailrace.state import fold, log_window, table_state
+from tailrace.verify.column_match import ColumnMatch
+from tailrace.verify.difference import differences
+from tailrace.verify.range_hash import RangeHash, columns_of, range_count
+from tailrace.verify.report import TableReport
+from tailrace.verify.source_snapshot import SourceSnapshot
+
+MAX_DIFFERENCES: Final = 10_000
+"""Of one table. More are a case for loading the table again."""
+_MAX_ROWS: Final = 200_000
+"""Rows of either side that are compared at a time."""
+_MAX_CHANGED_KEYS: Final = 100_000
+"""More rows that changed meanwhile are not looked up one by one: the table is read instead."""
+
+Texts = Callable[[], Iterator[pa.RecordBatch]]
+
+
+@dataclass
+class TableComparison:
+    """One table at one position."""
+
+    source: SourceSnapshot
+    reader: RowReader
+    oid: int
+    shaping: Shaping
+    changes: Sequence[TableChanges]
+    """The table's changes between the source's snapshot and the position."""
+    position: Lsn
+    report: TableReport = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.report = TableReport(self._then.qualified_name, self.oid, self.position)
+        self.report.stored, self.report.can_repair = self._stored, self.reader.can_repair
+
+    def run(self) -> TableReport:
+        delivered = self.shaping.load(self.changes[-1].relation if self.changes else self._then)
+        assert delivered is not None
+        match = ColumnMatch.of(delivered[0], self._stored.relation)
+        self.report.notes += match.notes
+        if not match.names:
+            self.report.notes.append("there is no column to compare")
+            return self.report
+        if (keys := self._keys_to_look_up(match)) is not None:
+            assert isinstance(self.reader, HashesRows)
+            self._compare_on_servers(match, keys, self.reader)
+        else:
+            self._compare_here(match)
+        return self.report
+
+    @property
+    def _then(self) -> Relation:
+        return self.source.relation(self.oid)
+
+    @property
+    def _stored(self) -> StoredTable:
+        return self.reader.tables[self.oid]
+
+    # Between two PostgreSQL servers.
+
+    def _keys_to_look_up(self, match: ColumnMatch) -> pa.RecordBatch | None:
+        """The keys of rows that changed meanwhile, if the servers can compare the others. None: they cannot, because
+        the table has no key, is masked or filtered, or was emptied or altered meanwhile."""
+        shape = self.shaping.shape(self._then)
+        if not isinstance(self.reader, HashesRows) or shape is None or shape.masks or shape.condition is not None:
+            return None
+        if not (match.has_key and fold.has_key(self._then)) or self._source_key(match, shape) != self._then.key:
+            return None
+        if not log_window.are_of_rows(self._then, self.changes):
+            return None
+        keys = log_window.changed_keys(self._then, self.changes)
+        return keys if len(keys) <= _MAX_CHANGED_KEYS else None
+
+    def _source_key(self, match: ColumnMatch, shape: TableShaping) -> tuple[str, ...]:
+        """The source's names of the columns that are the key at the destination."""
+        return tuple([shape.relation.columns[match.source[index]].name for index in match.key])
+
+    def _compare_on_servers(self, match: ColumnMatch, keys: pa.RecordBatch, reader: HashesRows) -> None:
+        shape = self.shaping.shape(self._then)
+        assert shape is not None
+        ranges, seed = range_count(self.source.tables[self.oid].estimated_rows), secrets.randbits(62)
+        names = tuple([shape.relation.columns[index].name for index in match.source])
+        ours = RowHash(names, self._then.key, ranges, seed)
+        theirs = RowHash(match.names, self._stored.relation.key, ranges, seed)
+        places = _places(self._then, names)
+        with self.source.query(self.oid) as source, reader.query(self.oid) as stored, ThreadPoolExecutor(2) as pool:
+            sums = pool.submit(source.sums, ours), pool.submit(stored.sums, theirs)
+            expected, found = sums[0].result(), sums[1].result()
+            self._count(found, ranges)
+            if len(keys):
+                before = [*source.find(keys, self.source.key_types(self.oid), ours)]
+                after = [*stored.find(keys, reader.key_types(self.oid), theirs, as_text=True)]
+                expected, found = _without(expected, [s for _, s in before]), _without(found, [s for _, s in after])
+                now = log_window.rows_after(self._then, (images for images, _ in before), self.changes)
+                # The definition is the same before and after the changes.
+                self._find_differences(
+                    match,
+                    [columns_of(images.batch, places, match.names) for _, images in now],
+                    [columns_of(images.batch, match.stored, match.names) for images, _ in after],
+                )
+            unchanged = _UnchangedRows(keys, match.key)
+
+            def source_rows(wanted: Collection[int]) -> Iterator[pa.RecordBatch]:
+                for batch in source.range_texts(ours, wanted):
+                    yield unchanged.of(columns_of(batch, places, match.names))
+
+            def stored_rows(wanted: Collection[int]) -> Iterator[pa.RecordBatch]:
+                for batch in stored.range_texts(theirs, wanted):
+                    yield unchanged.of(columns_of(batch, match.stored, match.names))
+
+            self._drill_down(match, expected, found, source_rows, stored_rows)
+
+    # With any other destination, and with tables that servers cannot compare.
+
+    def _compare_here(self, match: ColumnMatch) -> None:
+        ranges = range_count(self.source.tables[self.oid].estimated_rows)
+        hash_ = RangeHash(match.key, ranges, secrets.randbits(63))
+        found = hash_.sums(self._stored_rows(match))
+        self._count(found, ranges)
+        expected = hash_.sums(self._expected_rows(match))
+        self._drill_down(
+            match,
+            expected,
+            found,
+            lambda wanted: hash_.select(self._expected_rows(match), wanted),
+            lambda wanted: hash_.select(self._stored_rows(match), wanted),
+        )
+
+    def _expected_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
+        """The rows that the destination should have, read from the source."""
+        with self.source.query(self.oid) as query:
+            yield from self._as_stored(match, self._rows_now(query))
+
+    def _rows_now(self, query: TableQuery) -> Iterator[tuple[Relation, Images]]:
+        if self.changes:
+            yield from log_window.rows_after(self._then, query.images(), self.changes)
+        else:
+            yield from ((self._then, images) for images in query.images(as_text=True))
+
+    def _as_stored(self, match: ColumnMatch, rows: Iterator[tuple[Relation, Images]]) -> Iterator[pa.RecordBatch]:
+        """Rows of the source, shaped as delivery shapes them, in the form in which the destination holds them."""
+        for relation, images in rows:
+            for changes in self.shaping.apply([table_state.snapshot_changes(relation, images)]):
+                assert isinstance(changes, TableChanges)
+                stored = _in_columns_of(self._stored.relation, changes.new.batch, match)
+                yield columns_of(self.reader.comparable(self.oid, stored), match.stored, match.names)
+
+    def _stored_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
+        for batch in self.reader.rows(self.oid):
+            yield columns_of(batch, match.stored, match.names)
+
+    # With both.
+
+    def _count(self, found: RangeSums, ranges: int) -> None:
+        self.report.ranges = ranges
+        self.report.rows = sum(of_range.count for of_range in found.values())
+
+    def _drill_down(
+        self,
+        match: ColumnMatch,
+        expected: Mapping[int, RangeSum],
+        found: Mapping[int, RangeSum],
+        expected_rows: Callable[[Collection[int]], Iterator[pa.RecordBatch]],
+        found_rows: Callable[[Collection[int]], Iterator[pa.RecordBatch]],
+    ) -> None:
+        """Compare the rows of the ranges whose checksums differ."""
+        none = RangeSum()
+        differing = sorted(n for n in expected.keys() | found.keys() if expected.get(n, none) != found.get(n, none))
+        self.report.ranges_differing = len(differing)
+        sizes = {n: max(expected.get(n, none).count, found.get(n, none).count) for n in differing}
+        for group in _groups(differing, sizes):
+            if len(self.report.differences) >= MAX_DIFFERENCES:
+                self.report.ranges_unread += len(group)
+                continue
+            self._find_differences(match, [*expected_rows(group)], [*found_rows(group)])
+
+    def _find_differences(
+        self, match: ColumnMatch, expected: Sequence[pa.RecordBatch], found: Sequence[pa.RecordBatch]
+    ) -> None:
+        self.report.differences += differences(expected, found, match.names, match.key)
+
+
+class _UnchangedRows:
+    """Leaves out the rows that changed meanwhile: those are compared by themselves."""
+
+    def __init__(self, changed: pa.RecordBatch, key: Sequence[int]) -> None:
+        self._key = key
+        self._changed = fold.key_texts(changed.columns) if len(changed) else None
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._changed is None or not len(batch):
+            return batch
+        keys = fold.key_texts([batch.column(index) for index in self._key])
+        return batch.filter(pc.invert(pc.is_in(keys, value_set=self._changed)))
+
+
+def _without(sums: RangeSums, removed: Sequence[RangeSums]) -> RangeSums:
+    found = dict(sums)
+    for part in removed:
+        for number, own in part.items():
+            found[number] = found[number].without(own)
+    return found
+
+
+def _groups(differing: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """The ranges in groups of a number of rows that fits into memory."""
+    group: list[int] = []
+    rows = 0
+    for number in differing:
+        if group and rows + sizes[number] > _MAX_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(number)
+        rows += sizes[number]
+    if group:
+        yield group
+
+
+def _places(relation: Relation, names: Sequence[str]) -> list[int]:
+    indexes = {column.name: index for index, column in enumerate(relation.columns)}
+    return [indexes[name] for name in names]
+
+
+def _in_columns_of(stored: Relation, batch: pa.RecordBatch, match: ColumnMatch) -> pa.RecordBatch:
+    """Rows in the destination's columns; NULL in those that are not compared."""
+    source_of = dict(zip(match.stored, match.source, strict=True))
+    arrays = [
+        batch.column(source_of[index]) if index in source_of else pa.nulls(len(batch), pa.string())
+        for index in range(len(stored.columns))
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in stored.columns])

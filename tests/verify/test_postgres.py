@@ -1,0 +1,120 @@
+"""Rows of a PostgreSQL replica that differ from the source's are found, named and repaired, under load."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.sinks.replicas import assert_same
+from tests.verify.running_sink import named, scene
+from tests.workload import Workload
+
+from tailrace.embedded.postgres import Postgres
+
+
+@pytest.fixture
+def replica(postgres: Postgres) -> Iterator[Database]:
+    database = make_database(postgres)
+    yield database
+    drop_database(database)
+
+
+def _postgres(replica: Database, **more: object) -> dict[str, object]:
+    return {"type": "postgres", "url": replica.url, **more}
+
+
+TABLES = """
+CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2), note text);
+CREATE TABLE pair (a text, b int8, value jsonb, PRIMARY KEY (b, a));
+CREATE TABLE bag (a int, b text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO item SELECT n, 'name ' || n, n * 1.5, repeat('x', n % 50) FROM generate_series(1, 5000) n;
+INSERT INTO pair SELECT 'key ' || n, n % 7, jsonb_build_object('n', n) FROM generate_series(1, 500) n;
+INSERT INTO bag SELECT n % 10, 'b' FROM generate_series(1, 100) n;
+"""
+
+
+@contextmanager
+def busy(source: Database) -> Iterator[None]:
+    """Change rows all the time: values, keys, inserts and deletes, in transactions that overlap the verification."""
+    stopping = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with source.connect() as connection:
+                number = 10_000
+                while not stopping.wait(0.002):
+                    number += 1
+                    with connection.transaction():
+                        connection.execute("INSERT INTO item VALUES (%s, 'new', 1, 'n')", [number])
+                        connection.execute("UPDATE item SET price = price + 1 WHERE id = %s", [number % 4000 + 1])
+                        connection.execute("UPDATE item SET id = -id WHERE id = %s", [number - 5])
+                        connection.execute("DELETE FROM item WHERE id = %s", [5 - number + 40])
+                        connection.execute(
+                            "UPDATE pair SET value = value || '{\"more\": 1}' WHERE b = %s", [number % 3]
+                        )
+                        connection.execute("INSERT INTO bag VALUES (%s, 'more')", [number % 10])
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+    assert not errors, errors
+
+
+def test_planted_differences_are_named_and_repaired_under_load(
+    database: Database, replica: Database, tmp_path: Path
+) -> None:
+    database.execute(TABLES)
+    with scene(database, tmp_path, _postgres(replica)) as own:
+        own.catch_up()
+        with busy(database):
+            assert named(own.verify()) == []
+            # Rows that nobody at the source changes: only the plants differ.
+            replica.execute(
+                "UPDATE item SET name = 'Name 4711' WHERE id = 4711; DELETE FROM item WHERE id = 4712;"
+                "INSERT INTO item VALUES (9999, 'extra', NULL, ''); UPDATE pair SET a = 'kex 3' WHERE a = 'key 3';"
+                "UPDATE bag SET b = 'B' WHERE ctid = (SELECT min(ctid) FROM bag WHERE b = 'b' AND a = 5)"
+            )
+            found = own.verify()
+            assert named(found) == [
+                ("public.bag", "extra", {"a": "5", "b": "B"}, {}),
+                ("public.bag", "missing", {"a": "5", "b": "b"}, {}),
+                ("public.item", "changed", {"id": "4711"}, {"name": ("name 4711", "Name 4711")}),
+                ("public.item", "extra", {"id": "9999"}, {}),
+                ("public.item", "missing", {"id": "4712"}, {}),
+                ("public.pair", "extra", {"b": "3", "a": "kex 3"}, {}),
+                ("public.pair", "missing", {"b": "3", "a": "key 3"}, {}),
+            ]
+            assert found.exit_code == 1
+            repaired, totals = own.repair(found)
+            assert named(repaired) == []
+            assert repaired.exit_code == 0
+            assert totals.applied == 7
+        own.catch_up()
+        assert_same(database, replica, "item", "pair", "bag")
+        assert own.running.pipeline.status().failures == 0
+
+
+def test_a_random_workload_has_no_false_alarm(database: Database, replica: Database, tmp_path: Path) -> None:
+    workload = Workload(lambda: database.connect(), 5, exclusive=0.0, rest_s=0.002)
+    workload.create()
+    workload.run(100)
+    with scene(database, tmp_path, _postgres(replica)) as own:
+        own.catch_up()
+        with workload:
+            for _ in range(5):
+                report = own.verify()
+                assert named(report) == []
+                assert report.is_complete, [(t.table, t.error, t.notes) for t in report.tables]
+                assert len(report.tables) == 8
