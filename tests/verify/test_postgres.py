@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import assert_same
+from tests.verify.load import TABLES, busy
 from tests.verify.running_sink import named, scene
 from tests.workload import Workload
 
@@ -25,51 +24,6 @@ def replica(postgres: Postgres) -> Iterator[Database]:
 
 def _postgres(replica: Database, **more: object) -> dict[str, object]:
     return {"type": "postgres", "url": replica.url, **more}
-
-
-TABLES = """
-CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2), note text);
-CREATE TABLE pair (a text, b int8, value jsonb, PRIMARY KEY (b, a));
-CREATE TABLE bag (a int, b text);
-ALTER TABLE bag REPLICA IDENTITY FULL;
-INSERT INTO item SELECT n, 'name ' || n, n * 1.5, repeat('x', n % 50) FROM generate_series(1, 5000) n;
-INSERT INTO pair SELECT 'key ' || n, n % 7, jsonb_build_object('n', n) FROM generate_series(1, 500) n;
-INSERT INTO bag SELECT n % 10, 'b' FROM generate_series(1, 100) n;
-"""
-
-
-@contextmanager
-def busy(source: Database) -> Iterator[None]:
-    """Change rows all the time: values, keys, inserts and deletes, in transactions that overlap the verification."""
-    stopping = threading.Event()
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            with source.connect() as connection:
-                number = 10_000
-                while not stopping.wait(0.002):
-                    number += 1
-                    with connection.transaction():
-                        connection.execute("INSERT INTO item VALUES (%s, 'new', 1, 'n')", [number])
-                        connection.execute("UPDATE item SET price = price + 1 WHERE id = %s", [number % 4000 + 1])
-                        connection.execute("UPDATE item SET id = -id WHERE id = %s", [number - 5])
-                        connection.execute("DELETE FROM item WHERE id = %s", [5 - number + 40])
-                        connection.execute(
-                            "UPDATE pair SET value = value || '{\"more\": 1}' WHERE b = %s", [number % 3]
-                        )
-                        connection.execute("INSERT INTO bag VALUES (%s, 'more')", [number % 10])
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
-    assert not errors, errors
 
 
 def test_planted_differences_are_named_and_repaired_under_load(

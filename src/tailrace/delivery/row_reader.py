@@ -45,10 +45,6 @@ class RowReader(Protocol):
     def rows(self, oid: int) -> Iterator[pa.RecordBatch]:
         """All rows of a table. Raises SinkError if it was replaced while it was read."""
 
-    def find(self, oid: int, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows with these keys, which are given in the order of the relation's key. Without a snapshot, they are
-        read now."""
-
     def comparable(self, oid: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The source's rows in the form in which `rows` returns them: without what the destination does not hold, such
         as zeros at the end of a number."""

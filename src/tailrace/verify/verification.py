@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -118,12 +118,20 @@ class Verification:
         """A view of the destination, once it has everything that commits below the LSN."""
         sink = self.configured.sink
         assert isinstance(sink, ReadsRows)
+        problem: SinkError | None = None
         while True:
-            with sink.read_rows() as reader:
-                cursor = reader.state.cursor
-                if cursor is not None and _has_passed(log, cursor, lsn):
+            with ExitStack() as stack:
+                try:
+                    reader = stack.enter_context(sink.read_rows())
+                    cursor = reader.state.cursor
+                    has_passed = cursor is not None and _has_passed(log, cursor, lsn)
+                except SinkError as error:
+                    problem, has_passed = error, False
+                if has_passed:
                     yield reader
                     return
+            if problem is not None and time.monotonic() > deadline:
+                raise problem
             if time.monotonic() > deadline or self.is_cancelled():
                 raise SinkError(
                     f"sink {self.configured.name} is at {cursor}, and the source is at {lsn}: "

@@ -76,6 +76,24 @@ class MysqlLedger:
                 "stop one of them; if the other was killed, the server releases its lock within 2 minutes; retrying",
             )
 
+    def exists(self) -> bool:
+        """Whether the tables have been created, and the sink has a cursor."""
+        query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        if not self._session.value(query, list(self._names.own("definition_changes"))):
+            return False
+        return self.state().cursor is not None
+
+    def is_defining(self) -> bool:
+        """Whether a step is incomplete that changes the definition of a table: some rows may be ahead of the cursor."""
+        changes = self._names.own("definition_changes").template
+        return bool(
+            self._session.value(
+                f"SELECT (SELECT count(*) FROM {self._progress} WHERE sink = %s)"
+                f" + (SELECT count(*) FROM {changes} WHERE sink = %s)",
+                [self._sink, self._sink],
+            )
+        )
+
     def state(self) -> State:
         """The cursor, and the tables with an LSN of their own."""
         cursor = self._session.value(f"SELECT cursor_lsn FROM {self._sinks} WHERE name = %s", [self._sink])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pymysql
+import pymysql.cursors
 from pymysql.constants import CLIENT
 
 from tailrace.sinks.mysql.flavour import Flavour
@@ -19,6 +20,7 @@ _IDLE_TIMEOUT_S: Final = 120
 """The server ends a session after so much silence, and with it the lock of a client that vanished. `maintain` breaks
 the silence between steps."""
 LOCK_WAIT_TIMEOUT_S: Final = 60
+_STREAMED_ROWS: Final = 10_000
 _PINS: Final[Mapping[str, object]] = {
     # Errors rather than changed values; 0 is no date and no request for a number; backslashes escape, as in LOAD DATA.
     "sql_mode": "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION",
@@ -81,6 +83,13 @@ class MysqlSession:
         with self._connection.cursor() as cursor:
             cursor.execute(query, arguments)
             return list(cursor.fetchall())
+
+    def stream(self, query: str) -> Iterator[Sequence[Row]]:
+        """The rows of a query, thousands at a time, as the server sends them."""
+        with self._connection.cursor(pymysql.cursors.SSCursor) as cursor:
+            cursor.execute(query)
+            while rows := cursor.fetchmany(_STREAMED_ROWS):
+                yield rows
 
     def row(self, query: str, arguments: list[Any] | None = None) -> Row | None:
         return next(iter(self.rows(query, arguments)), None)

@@ -30,6 +30,7 @@ from tailrace.sinks.mysql.ledger import MysqlLedger
 from tailrace.sinks.mysql.mirror_statement import MysqlMirror, MysqlRunner
 from tailrace.sinks.mysql.mysql_error import classify_errors
 from tailrace.sinks.mysql.options import MysqlOptions
+from tailrace.sinks.mysql.row_reader import MysqlRowReader
 from tailrace.sinks.mysql.session import MysqlSession, staging_session
 from tailrace.sinks.mysql.staging import LoadWriter, RowFormat, TemporaryTables, remove_leftovers
 from tailrace.sinks.mysql.table_definition import DefinitionFormat
@@ -105,6 +106,18 @@ class MysqlSink(ReplicaSink):
                 yield from ServerCheck(session, self._options).findings()
             finally:
                 session.close()
+
+    @contextmanager
+    def read_rows(self) -> Iterator[MysqlRowReader]:
+        with classify_errors():
+            session = MysqlSession(self._options)
+        try:
+            with classify_errors():
+                definition = DefinitionFormat(session.flavour, self._options.policy(), self.is_history)
+                reader = MysqlRowReader(session, self._names, definition, self.name)
+            yield reader
+        finally:
+            session.close()
 
     def rewind(self, state: State) -> None:
         session = self._live_session()

@@ -48,11 +48,6 @@ class PostgresRowReader:
             for images in query.images(as_text=True):
                 yield images.batch
 
-    def find(self, oid: int, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        with self.query(oid) as query:
-            for images, _ in query.find(keys, self.key_types(oid), as_text=True):
-                yield images.batch
-
     def comparable(self, oid: int, rows: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         return rows
 
