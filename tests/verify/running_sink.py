@@ -14,14 +14,17 @@ from tests.fixtures.postgres import Database
 
 from tailrace import settings, sinks
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
+from tailrace.delivery import control
 from tailrace.delivery.lag import LagMeter
 from tailrace.delivery.pipeline import Pipeline
+from tailrace.delivery.repair import Repair, RepairOutcome, load_outcome
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import run_or_error
 from tailrace.embedded.process import wait_until
 from tailrace.log import planner
 from tailrace.log.reader import LogReader
 from tailrace.store import Store
+from tailrace.verify.destination import read_rows
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
 from tailrace.verify.verification import Verification
@@ -85,13 +88,24 @@ class Scene:
         assert not pipeline.has_failed, pipeline.error
 
     def verification(self) -> Verification:
-        return Verification(self.given, self.configured)
+        return Verification(self.given, self.configured, wait_s=120)
 
     def verify(self) -> SinkReport:
         return self.verification().run()
 
     def repair(self, report: SinkReport) -> tuple[SinkReport, RepairTotals]:
-        return repair_differences(self.verification(), report, self.store, 60)
+        return repair_differences(self.verification(), report, self.store, 120)
+
+    def plant(self, table: str, **rows: Any) -> None:
+        """Have the sink write wrong rows: `inserted`, `updated` or `deleted`."""
+        with read_rows(self.given, self.configured) as reader:
+            (stored,) = [stored for stored in reader.tables.values() if stored.relation.name == table]
+            assert reader.state.cursor is not None
+            plant = Repair(stored.relation, stored.target, reader.state.cursor, **rows)
+        plant.save(self.store, NAME)
+        control.repair(self.store, NAME, [plant.id])
+        assert wait_until(lambda: load_outcome(self.store, NAME, plant.id) is not None, 60)
+        assert load_outcome(self.store, NAME, plant.id) == RepairOutcome(applied=len(plant))
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from tailrace.errors import ConfigError, SinkRefused, TailraceError
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
+from tailrace.verify.destination import check_verifiable
 from tailrace.verify.difference import Difference
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
-from tailrace.verify.verification import Verification, check_verifiable
+from tailrace.verify.verification import Verification
 
 _COULD_NOT_COMPARE = 2
 
@@ -73,7 +74,7 @@ def command(
     on_stop(stopping.set)
     found: list[dict[str, Any]] = []
     codes = [0]
-    for configured in _chosen(configured_sinks(settings), names):
+    for configured in _chosen(settings, names):
         try:
             report, totals = _verify(settings, configured, patterns, wait_s, must_repair, stopping.is_set)
         except TailraceError as error:
@@ -92,16 +93,17 @@ def command(
     raise SystemExit(1 if 1 in codes else max(codes))
 
 
-def _chosen(configured: Sequence[ConfiguredSink], names: Sequence[str]) -> list[ConfiguredSink]:
+def _chosen(settings: Settings, names: Sequence[str]) -> list[ConfiguredSink]:
+    configured = configured_sinks(settings)
     if names:
         chosen = [find_sink(configured, name) for name in dict.fromkeys(names)]
         for sink in chosen:
-            check_verifiable(sink)
+            check_verifiable(settings, sink)
         return chosen
     chosen, reasons = [], []
     for sink in configured:
         try:
-            check_verifiable(sink)
+            check_verifiable(settings, sink)
             chosen.append(sink)
         except (ConfigError, SinkRefused) as error:
             reasons.append(str(error))

@@ -262,6 +262,16 @@ class CatalogLease:
         return self.engine._system_catalog(self.version)
 
 
+def connect_to_lake(options: IcebergOptions) -> DuckDBConnection:
+    """A connection of its own that reads the lake's tables, for code that serves no queries."""
+    connection = duckdb.connect(":memory:")
+    load_extensions(connection)
+    connection.execute("SET TimeZone = 'UTC'")
+    if options.root.startswith("s3://"):
+        connection.execute(_secret(options))
+    return connection
+
+
 def load_extensions(connection: DuckDBConnection) -> None:
     """Load the extensions that read Iceberg tables, from their wheels."""
     for name in _EXTENSIONS:

@@ -10,18 +10,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.change import Lsn, Relation
-from tailrace.delivery.contract import ReadsRows, State
+from tailrace.delivery.contract import State
 from tailrace.delivery.row_reader import RowReader
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import log_reader
 from tailrace.delivery.transforms import Shaping
-from tailrace.errors import ConfigError, SinkError, SinkRefused, TailraceError
+from tailrace.errors import SinkError, TailraceError
 from tailrace.log import source_record
 from tailrace.log.reader import LogReader
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.state import log_window
 from tailrace.store import Store
+from tailrace.verify.destination import check_verifiable, read_rows
 from tailrace.verify.report import SinkReport, TableReport
 from tailrace.verify.source_snapshot import SourceSnapshot, source_snapshot
 from tailrace.verify.table_comparison import TableComparison
@@ -45,7 +46,7 @@ class Verification:
     on_table: OnTable = lambda _: None
 
     def __post_init__(self) -> None:
-        check_verifiable(self.configured)
+        check_verifiable(self.settings, self.configured)
 
     def run(self, oids: Collection[int] | None = None) -> SinkReport:
         """Compare the tables, or only those with these oids."""
@@ -116,13 +117,11 @@ class Verification:
     @contextmanager
     def _reader_past(self, log: LogReader, lsn: Lsn, deadline: float) -> Iterator[RowReader]:
         """A view of the destination, once it has everything that commits below the LSN."""
-        sink = self.configured.sink
-        assert isinstance(sink, ReadsRows)
         problem: SinkError | None = None
         while True:
             with ExitStack() as stack:
                 try:
-                    reader = stack.enter_context(sink.read_rows())
+                    reader = stack.enter_context(read_rows(self.settings, self.configured))
                     cursor = reader.state.cursor
                     has_passed = cursor is not None and _has_passed(log, cursor, lsn)
                 except SinkError as error:
@@ -139,27 +138,6 @@ class Verification:
                     "start it with `tailrace run` or `deliver`, and see `tailrace status`; --wait waits longer",
                 )
             time.sleep(_POLL_S)
-
-
-def check_verifiable(configured: ConfiguredSink) -> None:
-    """Raise unless the sink's rows can be compared with the source's."""
-    common, sink = configured.common, configured.sink
-    if common.sql or common.transform:
-        raise ConfigError(
-            f"sink {common.name} delivers the rows of its `{'sql' if common.sql else 'transform'}`, "
-            "which the source does not have",
-            "verify a sink that delivers the table itself",
-        )
-    if not isinstance(sink, ReadsRows):
-        raise SinkRefused(
-            f"sink {common.name} ({common.type}) delivers events and keeps no rows that could be compared",
-            "`tailrace log verify` checks the log that it delivers from; `tailrace deadletter` lists what was rejected",
-        )
-    if (common.start or sink.start) != "snapshot":
-        raise ConfigError(
-            f"sink {common.name} starts at {common.start}: it has changes only, and not the rows from before",
-            'only a sink with start = "snapshot" can be compared',
-        )
 
 
 def _end(state: State, oid: int, lsn: Lsn) -> Lsn:
