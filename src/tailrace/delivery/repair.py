@@ -162,13 +162,13 @@ def load_outcome(store: Store, sink: str, id: str) -> RepairOutcome | None:
 
 
 def _positions(cursor: Lsn, count: int) -> ChangePositions:
-    """Positions after all changes below the cursor, and before all others: no transaction commits at such an LSN,
-    because PostgreSQL aligns them to eight bytes."""
+    """Positions after all changes below the cursor and after earlier repairs, and before all changes to come."""
     lsn = np.full(count, cursor - 1, np.int64)
-    now = np.full(count, time.time_ns() // 1000, np.int64)
+    now_us = time.time_ns() // 1000
     is_last = np.zeros(count, np.bool_)
     is_last[-1:] = True
-    return ChangePositions(lsn, np.arange(count), lsn, np.zeros(count, np.int64), now, is_last)
+    none = np.zeros(count, np.int64)
+    return ChangePositions(lsn, now_us + np.arange(count), lsn, none, none + now_us, is_last)
 
 
 def _where(mask: npt.NDArray[np.bool_], batch: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:

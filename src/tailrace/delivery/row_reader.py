@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from tailrace.delivery.contract import State
 
 
 @dataclass(frozen=True)
-class StoredTable:
+class DeliveredTable:
     """A table, as the destination has it."""
 
     relation: Relation
@@ -39,7 +39,7 @@ class RowReader(Protocol):
         """The sink's state: of the rows, if this is a snapshot, else when the reader was opened."""
 
     @property
-    def tables(self) -> Mapping[int, StoredTable]:
+    def tables(self) -> Mapping[int, DeliveredTable]:
         """The destination's tables, by the source's oid."""
 
     def rows(self, oid: int) -> Iterator[pa.RecordBatch]:
@@ -48,3 +48,11 @@ class RowReader(Protocol):
     def comparable(self, oid: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The source's rows in the form in which `rows` returns them: without what the destination does not hold, such
         as zeros at the end of a number."""
+
+
+@runtime_checkable
+class FindsRows(Protocol):
+    """What a reader without a snapshot offers, too."""
+
+    def find(self, oid: int, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that have these keys now. The keys' columns are those of the relation's key, in its order."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tailrace.change import Relation
 from tailrace.column_name import unused_name
 from tailrace.delivery.contract import State
-from tailrace.delivery.row_reader import StoredTable
+from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.lake import point as points
 from tailrace.lake.options import IcebergOptions
@@ -33,8 +33,10 @@ class LakeRowReader:
     def __init__(self, sink: str, point: Point, options: IcebergOptions, warehouse: Warehouse) -> None:
         self.state = State(point.cursor, {t.oid: t.since for t in point.tables if t.since is not None})
         self._mirrors = {table.oid: table for table in point.tables if table.kind == "mirror"}
-        self.tables: Mapping[int, StoredTable] = {
-            oid: StoredTable(points.load_relation(warehouse.store, sink, table.relation), (table.schema, table.table))
+        self.tables: Mapping[int, DeliveredTable] = {
+            oid: DeliveredTable(
+                points.load_relation(warehouse.store, sink, table.relation), (table.schema, table.table)
+            )
             for oid, table in self._mirrors.items()
         }
         self._options = options

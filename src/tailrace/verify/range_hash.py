@@ -31,22 +31,63 @@ class RangeHash:
         counts = np.zeros(self.ranges, np.int64)
         totals = np.zeros(self.ranges, np.uint64)
         for batch in batches:
-            numbers = self._numbers(batch)
-            counts += np.bincount(numbers, minlength=self.ranges)
-            # A sum of the hashes themselves would be the same if two rows exchanged values.
-            np.add.at(totals, numbers, _mixed(row_hashes(batch.columns) ^ np.uint64(self.seed)))
-        return {int(n): RangeSum(int(counts[n]), int(totals[n])) for n in np.flatnonzero(counts)}
+            self._add(counts, totals, self._keys_of(batch), self._row_hashes(batch))
+        return _range_sums(counts, totals)
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> RowHashes:
+        """The hashes of all rows, from which checksums without some rows can be computed later."""
+        keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+        for batch in batches:
+            keys.append(self._keys_of(batch))
+            rows.append(self._row_hashes(batch))
+        return RowHashes(self, np.concatenate(keys), np.concatenate(rows))
 
     def select(self, batches: Iterable[pa.RecordBatch], ranges: Collection[int]) -> Iterator[pa.RecordBatch]:
         """The rows of some ranges."""
         wanted = np.zeros(self.ranges, np.bool_)
         wanted[[*ranges]] = True
         for batch in batches:
-            yield batch.filter(pa.array(wanted[self._numbers(batch)]))
+            yield batch.filter(pa.array(wanted[self._numbers(self._keys_of(batch))]))
 
-    def _numbers(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        hashes = _mixed(row_hashes([batch.column(index) for index in self.key]) ^ np.uint64(self.seed))
-        return (hashes & np.uint64(self.ranges - 1)).astype(np.int64)
+    def key_hashes(self, columns: Sequence[pa.Array]) -> U64:
+        """Hashes of keys, given their columns in the order of `key`."""
+        return _mixed(row_hashes(columns) ^ np.uint64(self.seed))
+
+    def _add(self, counts: npt.NDArray[np.int64], totals: U64, keys: U64, rows: U64) -> None:
+        numbers = self._numbers(keys)
+        counts += np.bincount(numbers, minlength=self.ranges)
+        np.add.at(totals, numbers, rows)
+
+    def _numbers(self, keys: U64) -> npt.NDArray[np.int64]:
+        return (keys & np.uint64(self.ranges - 1)).astype(np.int64)
+
+    def _keys_of(self, batch: pa.RecordBatch) -> U64:
+        return self.key_hashes([batch.column(index) for index in self.key])
+
+    def _row_hashes(self, batch: pa.RecordBatch) -> U64:
+        # A sum of the hashes themselves would be the same if two rows exchanged values.
+        return _mixed(row_hashes(batch.columns) ^ np.uint64(self.seed))
+
+
+@dataclass(frozen=True)
+class RowHashes:
+    """The hashes of rows and of their keys: 16 bytes for each row."""
+
+    hash: RangeHash
+    keys: U64
+    rows: U64
+
+    def sums(self, without: U64 | None = None) -> RangeSums:
+        """The checksums of all ranges, without the rows whose keys have these hashes."""
+        kept = slice(None) if without is None or not len(without) else ~np.isin(self.keys, without)
+        counts = np.zeros(self.hash.ranges, np.int64)
+        totals = np.zeros(self.hash.ranges, np.uint64)
+        self.hash._add(counts, totals, self.keys[kept], self.rows[kept])
+        return _range_sums(counts, totals)
+
+
+def _range_sums(counts: npt.NDArray[np.int64], totals: U64) -> RangeSums:
+    return {int(n): RangeSum(int(counts[n]), int(totals[n])) for n in np.flatnonzero(counts)}
 
 
 def _mixed(hashes: U64) -> U64:

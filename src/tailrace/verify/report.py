@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tailrace.change import Lsn
-from tailrace.delivery.row_reader import StoredTable
+from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.verify.difference import Difference
 
 
@@ -32,7 +32,7 @@ class TableReport:
     """Why the table could not be compared."""
     hint: str = ""
     seconds: float = 0.0
-    stored: StoredTable | None = None
+    stored: DeliveredTable | None = None
     """The table at the destination."""
     can_repair: bool = False
     """Whether the sink can correct single rows."""

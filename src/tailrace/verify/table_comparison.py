@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Lsn, Relation
-from tailrace.delivery.row_reader import RowReader, StoredTable
+from tailrace.delivery.row_reader import DeliveredTable, RowReader
 from tailrace.delivery.transforms import Shaping, TableShaping
 from tailrace.images import Images
 from tailrace.log.decoding import TableChanges
@@ -20,7 +21,7 @@ from tailrace.sinks.database.postgresql.table_query import HashesRows, RangeSum,
 from tailrace.state import fold, log_window, table_state
 from tailrace.verify.column_match import ColumnMatch
 from tailrace.verify.difference import differences
-from tailrace.verify.range_hash import RangeHash, columns_of, range_count
+from tailrace.verify.range_hash import U64, RangeHash, columns_of, range_count
 from tailrace.verify.report import TableReport
 from tailrace.verify.source_snapshot import SourceSnapshot
 
@@ -31,7 +32,8 @@ _MAX_ROWS: Final = 200_000
 _MAX_CHANGED_KEYS: Final = 100_000
 """More rows that changed meanwhile are not looked up one by one: the table is read instead."""
 
-Texts = Callable[[], Iterator[pa.RecordBatch]]
+RowPair = tuple[list[pa.RecordBatch], list[pa.RecordBatch]]
+"""The rows that the destination should have, and those that it has."""
 
 
 @dataclass
@@ -48,30 +50,34 @@ class TableComparison:
     report: TableReport = field(init=False)
 
     def __post_init__(self) -> None:
-        self.report = TableReport(self._then.qualified_name, self.oid, self.position)
-        self.report.stored, self.report.can_repair = self._stored, self.reader.can_repair
+        self.report = TableReport(self.then.qualified_name, self.oid, self.position)
+        self.report.stored, self.report.can_repair = self.stored, self.reader.can_repair
 
     def run(self) -> TableReport:
-        delivered = self.shaping.load(self.changes[-1].relation if self.changes else self._then)
+        delivered = self.shaping.load(self.changes[-1].relation if self.changes else self.then)
         assert delivered is not None
-        match = ColumnMatch.of(delivered[0], self._stored.relation)
+        match = ColumnMatch.of(delivered[0], self.stored.relation)
         self.report.notes += match.notes
         if not match.names:
             self.report.notes.append("there is no column to compare")
             return self.report
+        self.compare(match)
+        return self.report
+
+    def compare(self, match: ColumnMatch) -> None:
+        """Compare the rows of both sides."""
         if (keys := self._keys_to_look_up(match)) is not None:
             assert isinstance(self.reader, HashesRows)
             self._compare_on_servers(match, keys, self.reader)
         else:
             self._compare_here(match)
-        return self.report
 
     @property
-    def _then(self) -> Relation:
+    def then(self) -> Relation:
         return self.source.relation(self.oid)
 
     @property
-    def _stored(self) -> StoredTable:
+    def stored(self) -> DeliveredTable:
         return self.reader.tables[self.oid]
 
     # Between two PostgreSQL servers.
@@ -79,14 +85,14 @@ class TableComparison:
     def _keys_to_look_up(self, match: ColumnMatch) -> pa.RecordBatch | None:
         """The keys of rows that changed meanwhile, if the servers can compare the others. None: they cannot, because
         the table has no key, is masked or filtered, or was emptied or altered meanwhile."""
-        shape = self.shaping.shape(self._then)
+        shape = self.shaping.shape(self.then)
         if not isinstance(self.reader, HashesRows) or shape is None or shape.masks or shape.condition is not None:
             return None
-        if not (match.has_key and fold.has_key(self._then)) or self._source_key(match, shape) != self._then.key:
+        if not (match.has_key and fold.has_key(self.then)) or self._source_key(match, shape) != self.then.key:
             return None
-        if not log_window.are_of_rows(self._then, self.changes):
+        if not log_window.are_of_rows(self.then, self.changes):
             return None
-        keys = log_window.changed_keys(self._then, self.changes)
+        keys = log_window.changed_keys(self.then, self.changes)
         return keys if len(keys) <= _MAX_CHANGED_KEYS else None
 
     def _source_key(self, match: ColumnMatch, shape: TableShaping) -> tuple[str, ...]:
@@ -94,92 +100,90 @@ class TableComparison:
         return tuple([shape.relation.columns[match.source[index]].name for index in match.key])
 
     def _compare_on_servers(self, match: ColumnMatch, keys: pa.RecordBatch, reader: HashesRows) -> None:
-        shape = self.shaping.shape(self._then)
+        shape = self.shaping.shape(self.then)
         assert shape is not None
         ranges, seed = range_count(self.source.tables[self.oid].estimated_rows), secrets.randbits(62)
         names = tuple([shape.relation.columns[index].name for index in match.source])
-        ours = RowHash(names, self._then.key, ranges, seed)
-        theirs = RowHash(match.names, self._stored.relation.key, ranges, seed)
-        places = _places(self._then, names)
+        ours = RowHash(names, self.then.key, ranges, seed)
+        theirs = RowHash(match.names, self.stored.relation.key, ranges, seed)
+        places = _places(self.then, names)
         with self.source.query(self.oid) as source, reader.query(self.oid) as stored, ThreadPoolExecutor(2) as pool:
             sums = pool.submit(source.sums, ours), pool.submit(stored.sums, theirs)
             expected, found = sums[0].result(), sums[1].result()
-            self._count(found, ranges)
+            self.count(found, ranges)
             if len(keys):
                 before = [*source.find(keys, self.source.key_types(self.oid), ours)]
                 after = [*stored.find(keys, reader.key_types(self.oid), theirs, as_text=True)]
                 expected, found = _without(expected, [s for _, s in before]), _without(found, [s for _, s in after])
-                now = log_window.rows_after(self._then, (images for images, _ in before), self.changes)
+                now = log_window.rows_after(self.then, (images for images, _ in before), self.changes)
                 # The definition is the same before and after the changes.
-                self._find_differences(
+                self.find_differences(
                     match,
                     [columns_of(images.batch, places, match.names) for _, images in now],
                     [columns_of(images.batch, match.stored, match.names) for images, _ in after],
                 )
-            unchanged = _UnchangedRows(keys, match.key)
+            unchanged = UnchangedRows(keys, match.key)
 
-            def source_rows(wanted: Collection[int]) -> Iterator[pa.RecordBatch]:
-                for batch in source.range_texts(ours, wanted):
-                    yield unchanged.of(columns_of(batch, places, match.names))
+            def read(wanted: Collection[int]) -> RowPair:
+                ours_now = source.range_texts(ours, wanted)
+                theirs_now = stored.range_texts(theirs, wanted)
+                return (
+                    [unchanged.of(columns_of(batch, places, match.names)) for batch in ours_now],
+                    [unchanged.of(columns_of(batch, match.stored, match.names)) for batch in theirs_now],
+                )
 
-            def stored_rows(wanted: Collection[int]) -> Iterator[pa.RecordBatch]:
-                for batch in stored.range_texts(theirs, wanted):
-                    yield unchanged.of(columns_of(batch, match.stored, match.names))
-
-            self._drill_down(match, expected, found, source_rows, stored_rows)
+            self.drill_down(match, expected, found, read)
 
     # With any other destination, and with tables that servers cannot compare.
 
     def _compare_here(self, match: ColumnMatch) -> None:
         ranges = range_count(self.source.tables[self.oid].estimated_rows)
         hash_ = RangeHash(match.key, ranges, secrets.randbits(63))
-        found = hash_.sums(self._stored_rows(match))
-        self._count(found, ranges)
-        expected = hash_.sums(self._expected_rows(match))
-        self._drill_down(
-            match,
-            expected,
-            found,
-            lambda wanted: hash_.select(self._expected_rows(match), wanted),
-            lambda wanted: hash_.select(self._stored_rows(match), wanted),
-        )
+        found = hash_.sums(self.stored_rows(match))
+        self.count(found, ranges)
+        expected = hash_.sums(self.expected_rows(match))
 
-    def _expected_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
+        def read(wanted: Collection[int]) -> RowPair:
+            rows = hash_.select(self.expected_rows(match), wanted), hash_.select(self.stored_rows(match), wanted)
+            return [*rows[0]], [*rows[1]]
+
+        self.drill_down(match, expected, found, read)
+
+    def expected_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
         """The rows that the destination should have, read from the source."""
         with self.source.query(self.oid) as query:
-            yield from self._as_stored(match, self._rows_now(query))
+            yield from self.as_stored(match, self._rows_now(query))
 
     def _rows_now(self, query: TableQuery) -> Iterator[tuple[Relation, Images]]:
         if self.changes:
-            yield from log_window.rows_after(self._then, query.images(), self.changes)
+            yield from log_window.rows_after(self.then, query.images(), self.changes)
         else:
-            yield from ((self._then, images) for images in query.images(as_text=True))
+            yield from ((self.then, images) for images in query.images(as_text=True))
 
-    def _as_stored(self, match: ColumnMatch, rows: Iterator[tuple[Relation, Images]]) -> Iterator[pa.RecordBatch]:
+    def as_stored(self, match: ColumnMatch, rows: Iterator[tuple[Relation, Images]]) -> Iterator[pa.RecordBatch]:
         """Rows of the source, shaped as delivery shapes them, in the form in which the destination holds them."""
         for relation, images in rows:
             for changes in self.shaping.apply([table_state.snapshot_changes(relation, images)]):
                 assert isinstance(changes, TableChanges)
-                stored = _in_columns_of(self._stored.relation, changes.new.batch, match)
+                stored = _in_columns_of(self.stored.relation, changes.new.batch, match)
                 yield columns_of(self.reader.comparable(self.oid, stored), match.stored, match.names)
 
-    def _stored_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
+    def stored_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
         for batch in self.reader.rows(self.oid):
             yield columns_of(batch, match.stored, match.names)
 
     # With both.
 
-    def _count(self, found: RangeSums, ranges: int) -> None:
+    def count(self, found: RangeSums, ranges: int) -> None:
         self.report.ranges = ranges
         self.report.rows = sum(of_range.count for of_range in found.values())
 
-    def _drill_down(
+    def drill_down(
         self,
         match: ColumnMatch,
         expected: Mapping[int, RangeSum],
         found: Mapping[int, RangeSum],
-        expected_rows: Callable[[Collection[int]], Iterator[pa.RecordBatch]],
-        found_rows: Callable[[Collection[int]], Iterator[pa.RecordBatch]],
+        read: Callable[[Collection[int]], RowPair],
     ) -> None:
         """Compare the rows of the ranges whose checksums differ."""
         none = RangeSum()
@@ -190,26 +194,39 @@ class TableComparison:
             if len(self.report.differences) >= MAX_DIFFERENCES:
                 self.report.ranges_unread += len(group)
                 continue
-            self._find_differences(match, [*expected_rows(group)], [*found_rows(group)])
+            self.find_differences(match, *read(group))
 
-    def _find_differences(
+    def find_differences(
         self, match: ColumnMatch, expected: Sequence[pa.RecordBatch], found: Sequence[pa.RecordBatch]
     ) -> None:
         self.report.differences += differences(expected, found, match.names, match.key)
 
 
-class _UnchangedRows:
+class UnchangedRows:
     """Leaves out the rows that changed meanwhile: those are compared by themselves."""
 
-    def __init__(self, changed: pa.RecordBatch, key: Sequence[int]) -> None:
+    def __init__(self, changed: pa.RecordBatch | None, key: Sequence[int]) -> None:
+        """Leave out rows.
+
+        Args:
+            changed: The keys of the rows that changed.
+            key: The indexes of the key's columns in the rows to select from.
+        """
         self._key = key
-        self._changed = fold.key_texts(changed.columns) if len(changed) else None
+        self._changed = changed if changed is not None and len(changed) else None
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._changed is None or not len(batch):
-            return batch
+        return batch.filter(pc.invert(self.is_changed(batch))) if self._changed is not None else batch
+
+    def is_changed(self, batch: pa.RecordBatch) -> pa.Array:
+        if self._changed is None:
+            return pa.array([False] * len(batch), pa.bool_())
         keys = fold.key_texts([batch.column(index) for index in self._key])
-        return batch.filter(pc.invert(pc.is_in(keys, value_set=self._changed)))
+        return pc.is_in(keys, value_set=fold.key_texts(self._changed.columns))
+
+    def hashes(self, hash_: RangeHash) -> U64:
+        """The hashes of the keys to leave out."""
+        return np.empty(0, np.uint64) if self._changed is None else hash_.key_hashes(self._changed.columns)
 
 
 def _without(sums: RangeSums, removed: Sequence[RangeSums]) -> RangeSums:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+import pyarrow as pa
 
 from tailrace.change import Lsn, Relation
 from tailrace.delivery.contract import State
@@ -23,11 +25,14 @@ from tailrace.settings.pattern import TablePattern
 from tailrace.state import log_window
 from tailrace.store import Store
 from tailrace.verify.destination import check_verifiable, read_rows
+from tailrace.verify.document_comparison import DocumentComparison
 from tailrace.verify.report import SinkReport, TableReport
 from tailrace.verify.source_snapshot import SourceSnapshot, source_snapshot
 from tailrace.verify.table_comparison import TableComparison
 
 _POLL_S: Final = 0.1
+_MAX_ROUNDS: Final = 5
+"""How often documents that changed while they were read are looked up again."""
 
 OnTable = Callable[[TableReport], None]
 
@@ -62,7 +67,8 @@ class Verification:
             with self._reader_past(reader, source.lsn, deadline) as stored:
                 assert stored.state.cursor is not None
                 report = SinkReport(self.configured.name, source.lsn, stored.state.cursor, verified_at, [])
-                for table in self._compare(source, stored, reader, shaping, oids):
+                compare = self._compare if stored.is_snapshot else self._compare_documents
+                for table in compare(source, stored, reader, shaping, oids):
                     report.tables.append(table)
                     self.on_table(table)
         report.seconds = time.monotonic() - began
@@ -76,29 +82,94 @@ class Verification:
         shaping: Shaping,
         oids: Collection[int] | None,
     ) -> Iterator[TableReport]:
-        wanted = [
-            plan.relation
-            for plan in source.tables.values()
-            if (oids is None or plan.relation.oid in oids) and self._is_wanted(plan.relation, shaping)
-        ]
+        wanted = self._wanted(source, shaping, oids)
         ends = {relation.oid: _end(stored.state, relation.oid, source.lsn) for relation in wanted}
         present = {oid: end for oid, end in ends.items() if oid in stored.state.tables and oid in stored.tables}
         changes = log_window.changes_between(log, source.lsn, present)
         for relation in wanted:
             oid = relation.oid
             began = time.monotonic()
-            comparison = TableReport(relation.qualified_name, oid, ends[oid])
+            report = TableReport(relation.qualified_name, oid, ends[oid])
             if oid not in present:
-                comparison.error = "the sink has not loaded the table yet"
+                report.error = "the sink has not loaded the table yet"
             elif ends[oid] > log.end_lsn():
-                comparison.error = f"the sink has loaded it as of {ends[oid]}, and the log is not there yet"
+                report.error = f"the sink has loaded it as of {ends[oid]}, and the log is not there yet"
             else:
-                try:
-                    comparison = TableComparison(source, stored, oid, shaping, changes.get(oid, []), ends[oid]).run()
-                except TailraceError as error:
-                    comparison.error, comparison.hint = str(error), error.hint
-            comparison.seconds = time.monotonic() - began
-            yield comparison
+                report = self._guarded(TableComparison(source, stored, oid, shaping, changes.get(oid, []), ends[oid]))
+            report.seconds = time.monotonic() - began
+            yield report
+
+    def _compare_documents(
+        self,
+        source: SourceSnapshot,
+        stored: RowReader,
+        log: LogReader,
+        shaping: Shaping,
+        oids: Collection[int] | None,
+    ) -> Iterator[TableReport]:
+        """Compare tables of a destination without snapshots, then the rows that changed meanwhile, until they rest."""
+        reports: list[TableReport] = []
+        changed: dict[int, pa.RecordBatch] = {}
+        for relation in self._wanted(source, shaping, oids):
+            began = time.monotonic()
+            report = TableReport(relation.qualified_name, relation.oid, source.lsn)
+            if relation.oid not in stored.state.tables or relation.oid not in stored.tables:
+                report.error = "the sink has not loaded the table yet"
+            elif stored.state.tables[relation.oid] > source.lsn:
+                report.error = f"the sink has loaded it as of {stored.state.tables[relation.oid]}: verify it again"
+            else:
+                comparison = DocumentComparison(source, stored, relation.oid, shaping, [], source.lsn, log)
+                report = self._guarded(comparison)
+                if comparison.changed is not None:
+                    changed[relation.oid] = comparison.changed
+            report.seconds = time.monotonic() - began
+            reports.append(report)
+        for _ in range(_MAX_ROUNDS):
+            if not changed:
+                break
+            changed = self._look_up_again(log, shaping, reports, changed)
+        for report in reports:
+            if report.oid in changed and not report.error:
+                count = len(changed[report.oid])
+                report.notes.append(f"{count:,} rows changed whenever they were read, and were not compared")
+        yield from reports
+
+    def _look_up_again(
+        self, log: LogReader, shaping: Shaping, reports: Sequence[TableReport], keys: Mapping[int, pa.RecordBatch]
+    ) -> dict[int, pa.RecordBatch]:
+        """Compare rows that changed while they were read, with a new snapshot. Returns those that changed again."""
+        changed = {}
+        store = Store.open(self.settings.store.url, self.settings.store.options)
+        with source_snapshot(self.settings, store, self.is_cancelled) as source:
+            deadline = time.monotonic() + self.wait_s
+            self._wait_for_log(log, source.lsn, deadline)
+            with self._reader_past(log, source.lsn, deadline) as stored:
+                for report in reports:
+                    if report.oid not in keys or report.error:
+                        continue
+                    if report.oid not in source.tables or report.oid not in stored.tables:
+                        report.error = "the table was dropped while it was compared"
+                        continue
+                    comparison = DocumentComparison(source, stored, report.oid, shaping, [], source.lsn, log)
+                    comparison.only = keys[report.oid]
+                    again = self._guarded(comparison)
+                    report.differences += again.differences
+                    report.error, report.hint, report.position = again.error, again.hint, again.position
+                    if comparison.changed is not None:
+                        changed[report.oid] = comparison.changed
+        return changed
+
+    def _guarded(self, comparison: TableComparison) -> TableReport:
+        """What fails of one table does not keep the others from being compared."""
+        try:
+            return comparison.run()
+        except TailraceError as error:
+            comparison.report.error, comparison.report.hint = str(error), error.hint
+            return comparison.report
+
+    def _wanted(self, source: SourceSnapshot, shaping: Shaping, oids: Collection[int] | None) -> list[Relation]:
+        relations = [plan.relation for plan in source.tables.values()]
+        return [r for r in relations if (oids is None or r.oid in oids) and self._is_wanted(r, shaping)]
 
     def _is_wanted(self, relation: Relation, shaping: Shaping) -> bool:
         is_named = not self.tables or any(p.matches(relation.schema, relation.name) for p in self.tables)

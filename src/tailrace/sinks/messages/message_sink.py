@@ -89,7 +89,7 @@ class MessageSink(RoutedSink, Generic[Options]):
         """Publish what the destination lacks of a part."""
         tables = PartRegistry(self._registry, self._published_oids)
         step = part.step
-        identity = self._opening, step.start, step.end, step.before.cursor, step.loads, step.replays
+        identity = self._opening, step.start, step.end, step.before.cursor, step.loads, step.replays, step.repair
         with kept_transport(self._transport_key, self.connect, identity, self._last_transport) as kept:
             progress = self._progress(kept.transport)
             self._check_interrupted(part.step, progress)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from tailrace.delivery.row_reader import StoredTable
+from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.mysql.ledger import MysqlLedger
 from tailrace.sinks.mysql.mysql_error import classify_errors
@@ -33,8 +33,8 @@ class MysqlRowReader:
         if not ledger.exists():
             raise SinkRefused(f"sink {sink} has delivered nothing yet", "start it with `tailrace run` or `deliver`")
         self.state = ledger.state()
-        self.tables: Mapping[int, StoredTable] = {
-            oid: StoredTable(table.relation, table.target) for oid, table in ledger.tables().items()
+        self.tables: Mapping[int, DeliveredTable] = {
+            oid: DeliveredTable(table.relation, table.target) for oid, table in ledger.tables().items()
         }
         if ledger.is_defining():
             raise SinkError(f"sink {sink} is in a step that changes the definition of a table", "verify again")

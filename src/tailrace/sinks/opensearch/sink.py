@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from tailrace.sinks.opensearch.cluster import Cluster
 from tailrace.sinks.opensearch.index_name import SinkId, alias_name, displaced_alias
 from tailrace.sinks.opensearch.ledger import Ledger, TableRecord
 from tailrace.sinks.opensearch.options import OpenSearchOptions
+from tailrace.sinks.opensearch.row_reader import OpenSearchRowReader
 from tailrace.sinks.opensearch.step_writer import Claim, StepWriter, is_keyless, keyless_error
 from tailrace.sinks.opensearch.table_index import (
     index_uuids,
@@ -128,6 +130,14 @@ class OpenSearchSink(BaseSink):
             ledger.forget_load(load.relation.oid)
         if step.loads or {record.index for record in before.values()} - {t.index for t in self._tables.values()}:
             self._remove_leftovers()
+
+    @contextmanager
+    def read_rows(self) -> Iterator[OpenSearchRowReader]:
+        cluster = Cluster(self._options)
+        try:
+            yield OpenSearchRowReader(cluster, self._id)
+        finally:
+            cluster.close()
 
     def rewind(self, state: State) -> None:
         found = self._ledger.read()

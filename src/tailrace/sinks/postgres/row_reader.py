@@ -10,7 +10,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from tailrace.delivery.contract import State
-from tailrace.delivery.row_reader import StoredTable
+from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.sinks.database.postgresql.destination import Connection
 from tailrace.sinks.database.postgresql.destination_error import classify_errors
@@ -35,8 +35,8 @@ class PostgresRowReader:
         ledger = Ledger(connection, schema, sink)
         try:
             self.state = ledger.state()
-            self.tables: Mapping[int, StoredTable] = {
-                oid: StoredTable(table.relation, table.target) for oid, table in ledger.tables().items()
+            self.tables: Mapping[int, DeliveredTable] = {
+                oid: DeliveredTable(table.relation, table.target) for oid, table in ledger.tables().items()
             }
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             self.state = State()
@@ -75,7 +75,7 @@ class PostgresRowReader:
         relation = self.tables[oid].relation
         return [self._types.of(relation.columns[column]) for column in key_columns(relation)]
 
-    def _check_unchanged(self, table: StoredTable) -> None:
+    def _check_unchanged(self, table: DeliveredTable) -> None:
         """A table that was emptied or rewritten since the transaction began looks empty in it."""
         row = self._connection.execute(
             "SELECT pg_relation_filenode(oid) = relfilenode FROM pg_class WHERE oid = to_regclass(%s)",

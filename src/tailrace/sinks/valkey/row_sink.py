@@ -4,16 +4,21 @@ twice, and a transaction of the source becomes visible as a whole unless it is v
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
 from tailrace.delivery.contract import Part, Receipt, Step
+from tailrace.errors import SinkRefused
+from tailrace.log import source_record
 from tailrace.sinks.messages.batching import merge_small
 from tailrace.sinks.messages.destination_registry import PartRegistry
 from tailrace.sinks.messages.progress import PartProgress, Progress
 from tailrace.sinks.messages.transport import close_kept_transport, kept_transport
+from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.row_change import RowChange, cut_at_definitions, require_key, row_changes
 from tailrace.sinks.valkey.row_encoding import ROW_ENCODINGS
+from tailrace.sinks.valkey.row_reader import ValkeyRowReader
 from tailrace.sinks.valkey.row_store import RowTransport, RowWrite
 from tailrace.sinks.valkey.server_sink import ServerSink
 
@@ -28,6 +33,19 @@ class RowSink(ServerSink):
             return table is not None and self._published_oids().is_dropped(oid, table.seen_at_us)
 
         return RowTransport(self.name, self._options, self._database, is_dropped)
+
+    @contextmanager
+    def read_rows(self) -> Iterator[ValkeyRowReader]:
+        if self._options.ttl_s:
+            raise SinkRefused(
+                f"sink {self.name}: its rows expire (ttl_s), so it does not have all of them", "verify another sink"
+            )
+        source = source_record.load(self._store)
+        client = ValkeyClient(self._options, f"tailrace-verify-{self.name}")
+        try:
+            yield ValkeyRowReader(client, self.name, self._options, str(source["database"]) if source else "")
+        finally:
+            client.close()
 
     def _batches(self, part: Part, progress: Progress, tables: PartRegistry) -> Iterator[tuple[RowWrite, Progress]]:
         template = self._options.template(self._database)
