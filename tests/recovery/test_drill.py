@@ -18,7 +18,7 @@ from tests.fixtures.store import StoreAddress
 from tests.recovery.scene import ArchiveThread, back_up, configured, new_directory
 from tests.workload import Workload
 
-from tailrace.capture.snapshot_job import SnapshotJob
+from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError
 from tailrace.recovery import row_comparison

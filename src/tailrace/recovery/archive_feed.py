@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from tailrace.capture.timeline import TimelineHistory
+from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError, WrongSource
 from tailrace.recovery import compressed_object

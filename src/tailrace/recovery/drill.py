@@ -20,9 +20,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ExecStatus
 
 from tailrace import postgres
-from tailrace.capture import snapshot_plan
-from tailrace.capture.snapshot_plan import TablePlan
-from tailrace.capture.source_error import classify, source_errors
+from tailrace.capture.postgres import snapshot_plan
+from tailrace.capture.postgres.snapshot_plan import TablePlan
+from tailrace.capture.postgres.source_error import classify, source_errors
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, GapError, SnapshotError, SourceError, TailraceError
 from tailrace.log.reader import LogReader

@@ -7,7 +7,7 @@ import logging
 from psycopg import sql
 from psycopg.pq.abc import PGconn
 
-from tailrace.capture.source_connection import run_command, text_value
+from tailrace.capture.postgres.source_connection import run_command, text_value
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused
 

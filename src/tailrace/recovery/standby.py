@@ -23,7 +23,7 @@ from typing import Final, Self
 
 from psycopg.conninfo import make_conninfo
 
-from tailrace.capture.source_connection import connect_replication, run_command, text_value
+from tailrace.capture.postgres.source_connection import connect_replication, run_command, text_value
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SourceError, WrongSource
 from tailrace.postgres.connection import parameters

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tailrace.capture.walsender_stream import EPOCH_SHIFT_S
+from tailrace.capture.postgres.walsender_stream import EPOCH_SHIFT_S
 from tailrace.change import Lsn
 from tailrace.errors import TailraceError
 from tailrace.postgres import protocol

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.errors import SinkDiverged, SinkRefused
-from tailrace.pgoutput.decoder import Images
+from tailrace.images import Images
 from tailrace.sinks.documents.row_document import row_documents
 from tailrace.sinks.valkey.client import ValkeyClient
 from tailrace.sinks.valkey.command import CommandBatch
