@@ -85,7 +85,8 @@ class Workload:
 
     `connect` returns an autocommitting connection. With `survive`, a lost connection is replaced, for tests that crash
     the server, which cannot be repeated exactly anyway. The thread sleeps `rest_s` after each transaction. `exclusive`
-    is the share of steps that need whole tables: TRUNCATE, and with `ddl` changes of definitions.
+    is the share of steps that need whole tables: TRUNCATE, and with `ddl` changes of definitions. With `swaps`, rows
+    exchange their keys.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Workload:
         survive: bool = False,
         rest_s: float = 0.0,
         exclusive: float = 0.02,
+        swaps: bool = False,
     ) -> None:
         self.tables = _tables(random.Random(seed))
         self.committed = 0
@@ -108,6 +110,7 @@ class Workload:
         self._survive = survive
         self._rest_s = rest_s
         self._exclusively = exclusive
+        self._actions = [*_ACTIONS, *([(_Lane._swap_keys, 2)] if swaps else [])]
         self._lanes: list[_Lane] = []
         self._names = itertools.count(1)
         self._stop = threading.Event()
@@ -278,7 +281,8 @@ class _Lane:
             self.connection.execute("SELECT pg_logical_emit_message(%s, %s, %s::bytea)", arguments)
         else:
             table = self._rng.choice(self._workload.tables)
-            self._rng.choices(_ACTIONS, [4, 4, 1, 2])[0](self, table)
+            actions, weights = zip(*self._workload._actions, strict=True)
+            self._rng.choices(actions, weights)[0](self, table)
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")
@@ -366,6 +370,18 @@ class _Lane:
                 return
         self._change(table, statement, old, [self._value(table, c, new) for c in names])
 
+    def _swap_keys(self, table: Table) -> None:
+        """Exchange the keys of two rows, through a key that no row has."""
+        first, second = self._id(table), self._id(table)
+        if not table.key or first == second:
+            return
+        free = self._workload._count * (_KEYS + 1) + self._number
+        for old, new in ((first, free), (second, first), (free, second)):
+            names = list(dict.fromkeys([*table.key, table.lane]))
+            sets = [sql.SQL("{} = {}").format(sql.Identifier(c), self._parameter(table, c)) for c in names]
+            statement = sql.SQL("UPDATE {} SET {}").format(table.escaped, sql.SQL(", ").join(sets))
+            self._change(table, statement, old, [self._value(table, c, new) for c in names])
+
     def _delete(self, table: Table) -> None:
         self._change(table, sql.SQL("DELETE FROM {}").format(table.escaped), self._id(table), [])
 
@@ -375,4 +391,10 @@ class _Lane:
         self.connection.execute(statement + where.format(table.escaped, sql.Identifier(table.lane), id), arguments)
 
 
-_ACTIONS: list[Callable[[_Lane, Table], None]] = [_Lane._insert, _Lane._update, _Lane._update_key, _Lane._delete]
+_ACTIONS: list[tuple[Callable[[_Lane, Table], None], int]] = [
+    (_Lane._insert, 4),
+    (_Lane._update, 4),
+    (_Lane._update_key, 1),
+    (_Lane._delete, 2),
+]
+"""What a connection does to a table, and how often."""

@@ -59,8 +59,8 @@ class ValkeyRows:
                 assert fields <= {*table.columns}, f"{name}: {fields} of dropped columns"
                 continue
             types = {column["name"]: column["data_type"] for column in mark.described.get(name, ())}
-            documents = Counter(_row(document, table.columns, types) for document in own)
-            expected = Counter(_comparable(row, table.columns, types) for row in table.rows.elements())
+            documents = Counter(document_row(document, table.columns, types) for document in own)
+            expected = Counter(comparable_document(row, table.columns, types) for row in table.rows.elements())
             assert documents == expected, f"{name}: {difference(documents, expected)}"
         assert set(connect(self.server).keys("tailrace:*")) >= {b"tailrace:tested"}
         assert not connect(self.server).keys("tailrace:tested:loaded:*"), "a load was not finished"
@@ -98,14 +98,14 @@ def _text(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _row(document: Mapping[str, Any], columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
+def document_row(document: Mapping[str, Any], columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
     """A document as PostgreSQL's row."""
     assert document.keys() == {*columns}
     texts = [None if document[c] is None else postgres_text(document[c], types.get(c, "")) for c in columns]
-    return _comparable(tuple(None if text is None else text.encode() for text in texts), columns, types)
+    return comparable_document(tuple(None if text is None else text.encode() for text in texts), columns, types)
 
 
-def _comparable(row: oracle.Row, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
+def comparable_document(row: oracle.Row, columns: Sequence[str], types: Mapping[str, str]) -> oracle.Row:
     """A row in which JSON's null is NULL: in a document they are the same."""
     found = comparable_row(row, columns, types)
     is_json = [types.get(column) in ("json", "jsonb") for column in columns]

@@ -1,4 +1,4 @@
-"""Kills deliveries to MariaDB, and the server: no change is lost or duplicated, also while tables change.
+"""Kills deliveries to MariaDB and MySQL, and the server: no change is lost or duplicated, also while tables change.
 
 Real `tailrace deliver` processes run while a workload runs and capture writes. `DELIVERY_KILLS` is the number of kills.
 """
@@ -18,11 +18,11 @@ from tests.fixtures.postgres import Database
 from tests.sinks.mysql_replica import MysqlReplica
 from tests.workload import Workload
 
-from tailrace.embedded.mariadb import MariaDbServer
+from tailrace.embedded.mysql_family import MysqlFamilyServer
 from tailrace.embedded.process import wait_until
 
 
-def _cursor(server: MariaDbServer) -> str | None:
+def _cursor(server: MysqlFamilyServer) -> str | None:
     try:
         with closing(MysqlReplica(server.url)) as replica:
             return next((lsn for (lsn,) in replica.rows("SELECT cursor_lsn FROM tailrace_sinks")), None)
@@ -31,15 +31,17 @@ def _cursor(server: MariaDbServer) -> str | None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("product", ["mariadb", "mysql"])
 def test_killed_deliveries_and_servers_lose_and_duplicate_nothing(
-    database: Database, tmp_path: Path, start_mariadb: Callable[..., MariaDbServer]
+    database: Database, tmp_path: Path, request: pytest.FixtureRequest, product: str
 ) -> None:
     """The deliveries, the server, or both are killed at any time, or just after the cursor moved."""
     rng = random.Random(1)
-    server = start_mariadb({"innodb_flush_log_at_trx_commit": 1})
+    start: Callable[..., MysqlFamilyServer] = request.getfixturevalue(f"start_{product}")
+    server = start({"innodb_flush_log_at_trx_commit": 1})
     toml = f'[[sink]]\nname = "replica"\ntype = "mysql"\nurl = "{server.url}"\non_unrepresentable = "text"\n'
     scene = Scene(database, tmp_path, toml)
-    scene.workload = Workload(database.connect, seed=3, rest_s=0.2, ddl=True, exclusive=0.1)
+    scene.workload = Workload(database.connect, seed=3, rest_s=0.2, ddl=True, exclusive=0.1, swaps=True)
     with scene.captured():
         for number in range(KILLS):
             process = scene.start()

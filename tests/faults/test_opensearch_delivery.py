@@ -19,6 +19,7 @@ from tests.contract.search_indices import KEYLESS, SearchIndices
 from tests.faults.test_delivery import KILLS, Scene, kill
 from tests.fixtures.opensearch import search_client
 from tests.fixtures.postgres import Database
+from tests.workload import Workload
 
 from tailrace.embedded.opensearch import OpenSearchServer
 from tailrace.embedded.process import wait_until
@@ -51,6 +52,7 @@ def test_killed_deliveries_and_servers_lose_nothing(
     server = start_opensearch()
     indices = SearchIndices(server)
     scene = Scene(database, tmp_path, _toml(indices.settings()))
+    scene.workload = Workload(database.connect, seed=3, rest_s=0.2, ddl=True, exclusive=0.1, swaps=True)
     with scene.captured():
         for number in range(KILLS):
             process = scene.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -12,14 +13,18 @@ from typing import Any
 import pytest
 import redis
 from tests import oracle
-from tests.contract.valkey_rows import connect, escaped
+from tests.contract.valkey_rows import comparable_document, connect, document_row, escaped
 from tests.faults.test_delivery import KILLS, Scene, kill
+from tests.fixtures.opensearch import Digits
 from tests.fixtures.postgres import Database
+from tests.workload import Workload
 
 from tailrace.embedded.process import wait_until
 from tailrace.embedded.valkey import ValkeyServer
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
+
+_SINKS = ("rows", "documents", "changes")
 
 
 def _toml(server: ValkeyServer) -> str:
@@ -28,6 +33,13 @@ def _toml(server: ValkeyServer) -> str:
         name = "rows"
         type = "valkey"
         url = "{server.url}"
+        exclude = ["public.bag"]
+        [[sink]]
+        name = "documents"
+        type = "valkey"
+        url = "{server.url}"
+        mode = "json"
+        key = "documents:{{schema}}:{{table}}:{{key}}"
         exclude = ["public.bag"]
         [[sink]]
         name = "changes"
@@ -44,6 +56,7 @@ def test_killed_deliveries_and_servers_lose_and_duplicate_nothing(database: Data
     rng = random.Random(1)
     with ValkeyServer() as server:
         scene = Scene(database, tmp_path, _toml(server))
+        scene.workload = Workload(database.connect, seed=3, rest_s=0.2, ddl=True, exclusive=0.1, swaps=True)
         with scene.captured():
             for number in range(KILLS):
                 process = scene.start()
@@ -65,7 +78,7 @@ def test_killed_deliveries_and_servers_lose_and_duplicate_nothing(database: Data
 
 
 def _wait_for_progress(server: ValkeyServer) -> None:
-    """Wait until both sinks have advanced."""
+    """Wait until all sinks have advanced."""
     before = _states(server)
 
     def have_advanced() -> bool:
@@ -76,30 +89,29 @@ def _wait_for_progress(server: ValkeyServer) -> None:
 
 def _states(server: ValkeyServer) -> list[Any]:
     with suppress(redis.ConnectionError):
-        return [connect(server).hget(f"tailrace:{sink}", "state") for sink in ("rows", "changes")]
-    return [None, None]
+        return [connect(server).hget(f"tailrace:{sink}", "state") for sink in _SINKS]
+    return [None] * len(_SINKS)
 
 
 def _assert_rows(scene: Scene, server: ValkeyServer) -> None:
+    """The hashes and the documents are PostgreSQL's rows."""
     client = connect(server)
+    keys = list(client.scan_iter(count=1000))
     with scene.database.connect(client_encoding="UTF8") as source:
-        for table in scene.workload.tables:
-            if table.name == "bag":
+        for name, described in oracle.column_descriptions(source).items():
+            if name == ("public", "bag"):
                 continue
-            columns = [
-                str(name)
-                for (name,) in source.execute(
-                    "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
-                    [table.schema, table.name],
-                )
-            ]
-            prefix = f"{escaped(table.schema)}:{escaped(table.name)}:".encode()
-            found: Counter[Any] = Counter()
-            for key in client.scan_iter(count=1000):
-                if key.startswith(prefix):
-                    row: Any = client.hgetall(key)
-                    found[tuple(row.get(column.encode()) for column in columns)] += 1
-            assert found == oracle.rows(source, table.schema, table.name, columns), table.name
+            columns = [column["name"] for column in described]
+            types = {column["name"]: column["data_type"] for column in described}
+            expected = oracle.rows(source, *name, columns)
+            prefix = f"{escaped(name[0])}:{escaped(name[1])}:"
+            hashes: list[Any] = [client.hgetall(key) for key in keys if key.startswith(prefix.encode())]
+            found = Counter(tuple(row.get(column.encode()) for column in columns) for row in hashes)
+            assert found == expected, name
+            texts: list[Any] = [client.get(key) for key in keys if key.startswith(f"documents:{prefix}".encode())]
+            documents = [json.loads(text, parse_int=Digits, parse_float=Digits) for text in texts]
+            rows = Counter(document_row(document, columns, types) for document in documents)
+            assert rows == Counter(comparable_document(row, columns, types) for row in expected.elements()), name
 
 
 def _assert_entries(scene: Scene, server: ValkeyServer) -> None:
