@@ -194,9 +194,9 @@ def test_a_request_waits_for_the_first_snapshot_of_a_table(
     database.execute("CREATE TABLE slow (id int PRIMARY KEY, note text); INSERT INTO slow VALUES (1, 'x'), (2, 'y')")
     is_ready, finish = threading.Event(), SnapshotJob._finish
 
-    def finished(self: SnapshotJob, connection: Any, table: Any) -> None:
+    def finished(self: SnapshotJob, table: Any) -> None:
         assert table.plan.relation.name != "slow" or is_ready.wait(60)
-        finish(self, connection, table)
+        finish(self, table)
 
     monkeypatch.setattr(SnapshotJob, "_finish", finished)
     bus = Bus(database, server, tmp_path)

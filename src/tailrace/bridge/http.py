@@ -1,6 +1,7 @@
 """The bridge's HTTP API, with its own paths and names.
 
-GET  /health                     200 {"status": "ok"} while it runs: a transient fault is no reason to kill it
+GET  /health                     200 {"status": "ok"} while it runs, because a transient fault is no reason to kill it;
+                                 with faults and warnings, if there are any
 GET  /status                     the bridge's status
 GET  /metrics                    the same for Prometheus, and Tailrace's own metrics
 GET  /streams/info?stream=CDC    JetStream's information about a stream
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from tailrace.bridge.bridge_environment import STREAMS
 from tailrace.bridge.status import BridgeStatus
 from tailrace.ops import prometheus
-from tailrace.ops.http import HEADERS, Service, shutdown_route
+from tailrace.ops.http import HEADERS, Service, health_report, shutdown_route
 from tailrace.ops.status import Overview
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 
 def routes(service: Service, bridge_status: Callable[[Overview], BridgeStatus], streams: StreamInfo) -> list[Route]:
-    async def health(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse({"status": "ok"}, headers=HEADERS)
+    async def health(request: Request) -> Response:
+        overview = await run_in_threadpool(service.local_overview)
+        report, _ = health_report(overview, may_read=request.state.may_read)
+        return JSONResponse(report | {"status": "ok"}, headers=HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
         overview = await run_in_threadpool(service.overview)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 
 import click
 
 from tailrace.capture.postgres.bootstrap import Bootstrap
 from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.postgres.publication_watch import PublicationWatch
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, status_line
 from tailrace.cli.stop_signal import on_stop
@@ -52,24 +54,36 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     store = Store.open(settings.store.url, settings.store.options)
     snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
+    watch = PublicationWatch(settings, store, on_join=snapshots.look_now if snapshots else lambda: None)
+
+    def status() -> CaptureStatus:
+        return CaptureStatus.of(capture, snapshots, watch)
 
     on_stop(capture.stop)
     with (
-        supervisor_socket.report_to_supervisor(
-            os.environ, lambda: {"capture": CaptureStatus.of(capture, snapshots).to_json()}, capture.stop
-        ),
-        _http_server(settings, store, capture, snapshots),
+        supervisor_socket.report_to_supervisor(os.environ, lambda: {"capture": status().to_json()}, capture.stop),
+        _http_server(settings, store, capture, status),
     ):
-        _run(settings, store, capture, snapshots)
+        watch.start()
+        try:
+            _run(settings, store, capture, snapshots, status)
+        finally:
+            watch.stop()
     done = capture.progress
     click.echo(
         f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
     )
 
 
-def _run(settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None) -> None:
+def _run(
+    settings: Settings,
+    store: Store,
+    capture: Capture,
+    snapshots: Bootstrap | None,
+    status: Callable[[], CaptureStatus],
+) -> None:
     finished = threading.Event()
-    reporter = threading.Thread(target=_report, args=(capture, snapshots, finished), daemon=True)
+    reporter = threading.Thread(target=_report, args=(status, finished), daemon=True)
     if not supervisor_socket.is_supervised(os.environ):
         reporter.start()
     try:
@@ -88,7 +102,7 @@ def _run(settings: Settings, store: Store, capture: Capture, snapshots: Bootstra
 
 
 def _http_server(
-    settings: Settings, store: Store, capture: Capture, snapshots: Bootstrap | None
+    settings: Settings, store: Store, capture: Capture, status: Callable[[], CaptureStatus]
 ) -> contextlib.AbstractContextManager[object]:
     """Return the HTTP server if a port is set and no supervisor runs one."""
     if not settings.http.port or supervisor_socket.is_supervised(os.environ):
@@ -97,17 +111,17 @@ def _http_server(
     from tailrace.ops.probe import cached_overview
 
     def local_overview() -> Overview:
-        return Overview(capture=CaptureStatus.of(capture, snapshots))
+        return Overview(capture=status())
 
     service = Service(cached_overview(settings, store, local_overview), local_overview, capture.stop)
     return HttpServer(settings.http, routes(service))
 
 
-def _report(capture: Capture, snapshots: Bootstrap | None, finished: threading.Event) -> None:
+def _report(status: Callable[[], CaptureStatus], finished: threading.Event) -> None:
     rate = Rate()
 
     def lines() -> list[str]:
-        status = CaptureStatus.of(capture, snapshots)
-        return [status_line.of_capture(status, rate.of(status.changes))]
+        now = status()
+        return [status_line.of_capture(now, rate.of(now.changes))]
 
     status_line.show_until(finished, lines, "tailrace.capture")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.cli import output
-from tailrace.cli.status_line import sink_lag
+from tailrace.cli.status_line import loading, sink_lag
 from tailrace.delivery.status import SinkStatus
 
 _COLOURS = {
@@ -37,6 +37,8 @@ def show(sinks: Sequence[SinkStatus]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for sink in sinks:
         behind, age = sink_lag(sink)
+        if sink.load_rows is not None and sink.load_total_rows is not None:
+            behind = f"{sink.load_total_rows - sink.load_rows:,} rows"
         table.add_row(
             Text(sink.name),
             Text(sink.type),
@@ -49,6 +51,8 @@ def show(sinks: Sequence[SinkStatus]) -> None:
         )
     console.print(table)
     for sink in sinks:
+        if (load := loading(sink)) is not None:
+            console.print(Text(f"{sink.name}: {load}", style="blue"))
         if sink.last_error:
             hint = f". {sink.last_error_hint}" if sink.last_error_hint else ""
             console.print(Text(f"{sink.name}: {sink.last_error}{hint}", style="red"))

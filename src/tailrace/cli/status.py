@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import click
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.cli import Invocation, output, sink_table
 from tailrace.ops.probe import log_status, recovery_status, sink_statuses, source_status
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
@@ -31,7 +32,8 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
 
     The status of a sink is the one it last published in the store, whatever machine it runs on. Its lag is measured
     now, by the end of the log, whether the sink runs, hangs, has stopped or never ran. If the source cannot be reached,
-    the reason is shown instead of its status.
+    the reason is shown instead of its status. Tables that source.tables matches and that are not captured are listed
+    with the reason.
 
     Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, the archive does not run, the last
     drill found a difference, or source or log cannot be read.
@@ -40,7 +42,7 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
     store = Store.open(settings.store.url, settings.store.options)
     while True:
         overview = Overview(
-            source_status(settings) if settings.source.url else None,
+            source_status(settings, store) if settings.source.url else None,
             None,
             log_status(store),
             sink_statuses(store, settings.sinks),
@@ -63,6 +65,8 @@ def _show(overview: Overview) -> None:
     console = output.report_console()
     if overview.source is not None:
         _print(console, "source", _source(overview.source))
+    if overview.uncaptured:
+        _print(console, "not captured", _uncaptured(overview.uncaptured))
     assert overview.log is not None
     _print(console, "log", _log(overview.log))
     if overview.recovery is not None:
@@ -87,6 +91,13 @@ def _source(source: SourceStatus) -> list[tuple[str, str]]:
         ("WAL held back", "-" if source.wal_held_bytes is None else output.size(source.wal_held_bytes)),
         ("acknowledged", str(source.confirmed_lsn or "-")),
     ] + ([] if source.wal_status in (None, "reserved") else [("WAL status", str(source.wal_status))])
+
+
+def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
+    for table in tables:
+        yield table.qualified_name, table.reason
+        if table.fix:
+            yield "", table.fix
 
 
 def _log(log: LogStatus) -> list[tuple[str, str]]:

@@ -27,8 +27,26 @@ def of_capture(status: CaptureStatus, rate: float) -> str:
     if status.last_committed_at is not None:
         text += f", last change {output.duration(time.time() - status.last_committed_at.timestamp())} ago"
     if status.tables_copying:
-        text += f"; copying: {status.tables_copying} tables left, {status.rows_copied:,} rows"
+        text += f"; {copying(status)}"
     return text
+
+
+def copying(status: CaptureStatus) -> str:
+    """How far the copies of tables are."""
+    tables = "1 table" if status.tables_copying == 1 else f"{status.tables_copying} tables"
+    return f"copying {tables}: {_rows_of_rows(status.rows_copied, status.rows_to_copy, status.copy_seconds_left)}"
+
+
+def loading(status: SinkStatus) -> str | None:
+    """How far a sink's loads are; None if it loads nothing."""
+    if status.load_rows is None:
+        return None
+    return f"loading {_rows_of_rows(status.load_rows, status.load_total_rows, status.load_seconds_left)}"
+
+
+def _rows_of_rows(rows: int, total: int | None, seconds_left: float | None) -> str:
+    text = f"{rows:,} rows" if total is None else f"{rows:,} of {total:,} rows"
+    return text if seconds_left is None else f"{text}, {output.duration(seconds_left)} left"
 
 
 def of_archive(status: ArchiveStatus, rate: float) -> str:
@@ -43,7 +61,9 @@ def of_archive(status: ArchiveStatus, rate: float) -> str:
 def of_sink(status: SinkStatus) -> str:
     text = f"{status.name}: {status.state}, {status.changes:,} changes, {status.changes_per_second:,.0f}/s"
     behind, age = sink_lag(status)
-    if behind is not None:
+    if (load := loading(status)) is not None:
+        text += f", {load}"
+    elif behind is not None:
         text += f", delivered to {status.cursor}, {behind} behind"
     if age is not None:
         text += f", oldest undelivered change {age} old"

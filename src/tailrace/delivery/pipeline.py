@@ -14,7 +14,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
@@ -24,6 +24,7 @@ from tailrace.change import Lsn
 from tailrace.delivery import control, status
 from tailrace.delivery.control import ControlRequest
 from tailrace.delivery.lag import Backlog, LagMeter
+from tailrace.delivery.load_progress import LoadMeter
 from tailrace.delivery.pace import Pace
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.status import Condition, SinkStatus
@@ -39,7 +40,7 @@ _log = logging.getLogger("tailrace.deliver")
 
 T = TypeVar("T")
 
-# How often the destination is maintained, and snapshots are looked for whose marker is not in the log.
+# How often the destination is maintained, and snapshots are looked for that were not announced.
 _MAINTAIN_S: Final = 10.0
 _RATE_OVER_S: Final = 10.0
 # How often the log is polled for a new segment, which is a request: less often the longer nothing has come.
@@ -114,6 +115,7 @@ class Pipeline:
         self._batch_s: float | None = None
         self._rate = Rate(_RATE_OVER_S)
         self._backlog = Backlog()
+        self._load = LoadMeter()
         self._request = ControlRequest()
         self._must_read_request = True
         """A sink that was paused before this process started must not deliver a step first."""
@@ -200,13 +202,17 @@ class Pipeline:
 
     @property
     def _shown_condition(self) -> Condition:
-        is_paused = self._request.is_paused and self._condition in ("starting", "running")
+        is_between_steps = self._condition in ("starting", "running") or self._planned is None
+        is_paused = (
+            self._request.is_paused and is_between_steps and self._condition in ("starting", "running", "loading")
+        )
         return "paused" if is_paused else self._condition
 
     def status(self) -> SinkStatus:
         now = time.time()
         behind = self._backlog.lag(self._stepper.cursor, now)
         error = self.error
+        load = self._load.progress
         return SinkStatus(
             name=self.name,
             type=self._type,
@@ -228,6 +234,9 @@ class Pipeline:
             batches=self._batches,
             batch_rows=self._batch_rows,
             last_batch_seconds=self._batch_s,
+            load_rows=None if load is None else load.rows,
+            load_total_rows=None if load is None else load.total_rows,
+            load_seconds_left=None if load is None else load.seconds_left,
         )
 
     def publish_status(self, meter: LagMeter) -> None:
@@ -240,6 +249,11 @@ class Pipeline:
                 self._busy.release()
         self._backlog = meter.backlog(self.name, self._stepper.cursor)
         status.save(self._store, self.status())
+
+    def look_for_loads(self) -> None:
+        """Look for tables to load before the next step: a snapshot was finished."""
+        self._maintain_at = 0.0
+        self._woken.set()
 
     # What the query calls.
 
@@ -333,6 +347,8 @@ class Pipeline:
             if len(done) != len(planned.tasks):
                 raise SinkError(f"sink {self.name}: {len(done)} of {len(planned.tasks)} tasks returned a result")
             self._stepper.commit(planned, done)
+            if planned.is_load:
+                self._load.commit()
             self._step_s = self._pace.finish(was_large=not planned.is_small)
             return True
 
@@ -355,6 +371,10 @@ class Pipeline:
                 self._open_batch = None
                 self._open_batches.release()
         self._woken.set()
+
+    def report_load(self, part: Hashable, rows: int) -> None:
+        """A task has read so many rows of a part of a load."""
+        self._load.report(part, rows)
 
     def record_batch(self, rows: int, seconds: float) -> None:
         """Note what Spark reports of a batch that has ended."""
@@ -392,7 +412,10 @@ class Pipeline:
         planned = self._stepper.next_step()
         if planned is not None and planned.is_load:
             self._condition = "loading"
-        elif planned is None:
+            self._load.begin(planned.rows_to_load, self._stepper.rows_to_load)
+            return planned
+        self._load.end()
+        if planned is None:
             self._recover()
         elif self._condition != "retrying":
             self._condition = "running"
@@ -501,7 +524,7 @@ class Pipeline:
         _log.warning("sink %s: %s; retrying in %.1f s. %s", self.name, error, delay, error.hint)
 
     def _recover(self) -> None:
-        self._condition = "running"
+        self._condition = "loading" if self._stepper.rows_to_load else "running"
         if self._error is not None:
             self._error = None
             self._recoveries += 1

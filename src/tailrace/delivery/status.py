@@ -55,6 +55,11 @@ class SinkStatus:
     """The rows that Spark read in them: one for each change."""
     last_batch_seconds: float | None = None
     """How long the last of them took; one that stays open for several steps takes up to ten seconds."""
+    load_rows: int | None = None
+    """Rows of snapshots that are loaded so far, as the tasks report them; None if nothing is being loaded."""
+    load_total_rows: int | None = None
+    load_seconds_left: float | None = None
+    """Estimated; None if nobody can tell."""
 
     @classmethod
     def initial(cls, name: str, type: str, state: Condition) -> SinkStatus:

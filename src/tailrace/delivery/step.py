@@ -59,6 +59,10 @@ class PlannedStep:
         return bool(self.step.loads)
 
     @property
+    def rows_to_load(self) -> int:
+        return sum(task.rows.chunk.rows for task in self.tasks if task.rows is not None)
+
+    @property
     def fits_one_task(self) -> bool:
         """Whether its tasks are done one after the other in less time than to start several."""
         return sum(task.bytes for task in self.tasks) <= SMALL_BYTES
@@ -180,8 +184,6 @@ class Stepper:
         if planned.is_load:
             assert self._loads is not None
             del self._loads[: len(step.loads)]
-        elif any(result.has_marker for result in results):
-            self.look_for_loads()
         if self._starts_at == "snapshot":
             self._warn_of_waiting_tables(planned)
         self._publish_cursor()
@@ -199,6 +201,11 @@ class Stepper:
     def may_have_loads(self) -> bool:
         """Whether tables are to be loaded, or it must still be worked out whether there are any."""
         return self._starts_at == "snapshot" and (self._loads is None or bool(self._loads))
+
+    @property
+    def rows_to_load(self) -> int:
+        """Rows of all snapshots that are known to be loaded next."""
+        return sum(snapshot.rows for snapshot in self._loads or ())
 
     def look_for_loads(self) -> None:
         """Look for tables to load before the next step, for there may be new snapshots, and for dead letters to

@@ -41,8 +41,6 @@ class SnapshotRows:
 class TaskResult:
     receipt: Receipt
     changes: int
-    has_marker: bool
-    """The part contains a "snapshot finished" marker: there may be a table to load."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,14 @@ class StageTask:
     def bytes(self) -> int:
         return self.rows.chunk.bytes if self.rows is not None else sum(s.bytes for s in self.slices)
 
-    def run(self) -> TaskResult:
-        counter = ChangeCounter()
+    def run(self, on_changes: Callable[[int], None] = lambda _: None) -> TaskResult:
+        """Stage the part. `on_changes` is called with the number of changes so far."""
+        counter = ChangeCounter(on_changes)
         part = Part(self.step, self.number, counter.over(self.chunks()), self.rows.load if self.rows else None)
         receipt = self.sink.stage(part)
         for _ in part.chunks:  # a sink that ignores messages, for example, may have stopped early
             pass
-        return TaskResult(receipt, counter.changes, counter.has_marker)
+        return TaskResult(receipt, counter.changes)
 
     def chunks(self, as_text: bool | None = None) -> Iterator[decoding.Chunk]:
         """What the part holds, shaped: in the form that the sink wants, unless `as_text` says otherwise."""
@@ -102,15 +101,15 @@ class StageTask:
 class ChangeCounter:
     """Counts the changes that pass, without Tailrace's own markers."""
 
+    on_changes: Callable[[int], None] = lambda _: None
     changes: int = 0
-    has_marker: bool = False
 
     def over(self, chunks: Iterator[decoding.Chunk]) -> Iterator[decoding.Chunk]:
         for chunk in chunks:
             markers = sum(list(part.prefix).count(MARKER_PREFIX) for part in chunk if isinstance(part, LogicalMessages))
             self.changes += sum(map(len, chunk)) - markers
-            self.has_marker |= markers > 0
             yield chunk
+            self.on_changes(self.changes)
 
 
 class Task(Protocol):
@@ -127,10 +126,10 @@ def run_in_process(tasks: Sequence[Task]) -> list[TaskResult]:
     return [task.run() for task in tasks]
 
 
-def run_or_error(task: Task) -> TaskResult | TailraceError:
+def run_or_error(run: Callable[[], TaskResult]) -> TaskResult | TailraceError:
     """Run a task in another process. Spark turns exceptions into text, so a Tailrace error is returned instead."""
     try:
-        return task.run()
+        return run()
     except TailraceError as error:
         return error
 

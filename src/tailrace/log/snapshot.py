@@ -32,8 +32,11 @@ from tailrace.store import Store
 VERSION: Final = 1
 PREFIX: Final = "snapshots"
 META: Final = "meta.json"
+ANNOUNCEMENT: Final = "snapshot.json"
+"""The key of the object that names the snapshot finished last."""
 MARKER_PREFIX: Final = "tailrace.snapshot"
-"""The prefix of the logical message that announces a finished snapshot in the log."""
+"""The prefix of a logical message that announced a finished snapshot in logs of earlier versions. It is Tailrace's own:
+sinks do not deliver it."""
 
 # File systems allow names of 255 bytes. Two identifiers of 63 bytes take 378 if each byte is written as %XX.
 _MAX_NAME_BYTES: Final = 200
@@ -120,6 +123,17 @@ class TableSnapshot:
 
 def _digest(raw: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def announce(store: Store, snapshot: TableSnapshot) -> None:
+    """Tell readers that a snapshot is finished, so that they need not list all snapshots to find a new one."""
+    raw = {"id": snapshot.id, "oid": snapshot.relation.oid, "lsn": str(snapshot.lsn)}
+    store.replace(ANNOUNCEMENT, json.dumps(raw).encode())
+
+
+def announcement(store: Store) -> bytes | None:
+    """What was announced last, to be compared with what was announced before."""
+    return store.get(ANNOUNCEMENT)
 
 
 def new_id(lsn: Lsn) -> str:

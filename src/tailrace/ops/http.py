@@ -2,7 +2,7 @@
 
 GET  /                      the dashboard
 GET  /live                  200 while the server answers
-GET  /health                200 {"status": "ok"}, or 503 with the faults
+GET  /health                200 {"status": "ok"}, with warnings if there are any, or 503 with the faults
 GET  /status                the status of every component, as JSON
 GET  /metrics               the same for Prometheus
 POST /shutdown              stop cleanly
@@ -80,12 +80,9 @@ def routes(service: Service) -> list[Route]:
         return JSONResponse({"status": "ok"}, headers=HEADERS)
 
     async def health(request: Request) -> Response:
-        faults = (await run_in_threadpool(service.local_overview)).faults
-        if not faults:
-            return JSONResponse({"status": "ok"}, headers=HEADERS)
-        if not request.state.may_read:
-            faults = [f"{len(faults)}: a request with the token lists them"]
-        return JSONResponse({"status": "wrong", "faults": faults}, 503, HEADERS)
+        overview = await run_in_threadpool(service.local_overview)
+        content, code = health_report(overview, may_read=request.state.may_read)
+        return JSONResponse(content, code, HEADERS)
 
     async def status(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse((await run_in_threadpool(service.overview)).to_json(), headers=HEADERS)
@@ -115,6 +112,20 @@ def routes(service: Service) -> list[Route]:
         shutdown_route(service),
         Route("/sinks/{name}/{verb:str}", control, methods=["POST"]),
     ]
+
+
+def health_report(overview: Overview, *, may_read: bool) -> tuple[dict[str, Any], int]:
+    """Return what `/health` says, and its HTTP status. A warning is no reason to restart anything.
+
+    Args:
+        overview: The status.
+        may_read: Whether the client may read it; if not, it learns only how many faults and warnings there are.
+    """
+    found = {"faults": overview.faults, "warnings": overview.warnings}
+    if not may_read:
+        found = {kind: [f"{len(all_)}: a request with the token lists them"] for kind, all_ in found.items() if all_}
+    content = {"status": "wrong" if overview.faults else "ok", **{kind: all_ for kind, all_ in found.items() if all_}}
+    return content, 503 if overview.faults else 200
 
 
 def shutdown_route(service: Service) -> Route:

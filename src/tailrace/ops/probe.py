@@ -7,15 +7,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
+
+from tailrace.capture.postgres import catalog
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
+from tailrace.capture.postgres.uncaptured import UncapturedTable, has_publication, uncaptured_tables, unpublished_tables
 from tailrace.change import Lsn, Position
 from tailrace.errors import TailraceError
+from tailrace.log import seen_table
 from tailrace.log.listing import find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.ops.cache import BackgroundCache
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
-from tailrace.settings import Settings
+from tailrace.settings import Settings, SourceSettings
 from tailrace.store import Store
 
 if TYPE_CHECKING:
@@ -40,18 +45,39 @@ WHERE s.slot_name = %s
 """
 
 
-def source_status(settings: Settings) -> SourceStatus:
-    """Read the slot's state from the source. If the source cannot be reached, return a status with the error."""
+def source_status(settings: Settings, store: Store) -> SourceStatus:
+    """Read the slot's state, and which tables are not captured, from the source. If the source cannot be reached,
+    return a status with the error."""
     slot = settings.source.slot
     try:
         with connect(settings.source) as connection, source_errors():
             row = connection.execute(_SLOT, [slot]).fetchone()
+            captured, uncaptured = _tables(connection, settings.source, store)
     except TailraceError as error:
         return SourceStatus(slot, error=str(error))
     if row is None:
         return SourceStatus(slot, error=f"slot {slot} does not exist yet: capture creates it")
     is_active, wal_status, confirmed, held = row
-    return SourceStatus(slot, is_active, wal_status, None if confirmed is None else Lsn.parse(confirmed), held)
+    lsn = None if confirmed is None else Lsn.parse(confirmed)
+    return SourceStatus(slot, is_active, wal_status, lsn, held, uncaptured=uncaptured, tables_captured=captured)
+
+
+def _tables(
+    connection: psycopg.Connection[Any], source: SourceSettings, store: Store
+) -> tuple[int | None, tuple[UncapturedTable, ...] | None]:
+    """Return how many tables are captured, and those that are not; None for what is not known: there is no publication
+    yet, or capture has not looked for tables that are left out."""
+    if not has_publication(connection, source.publication):
+        return None, None
+    published, _ = catalog.published_oids(connection, source.publication)
+    try:
+        seen = seen_table.load(store)
+    except TailraceError:
+        seen = None  # the log's status has the error
+    if seen is None:
+        return len(published), None
+    tables = unpublished_tables(connection, source)
+    return len(published), tuple(uncaptured_tables(connection, source, tables, seen))
 
 
 _ARCHIVE_SLOT = """
@@ -182,7 +208,7 @@ def cached_overview(settings: Settings, store: Store, local: Callable[[], Overvi
 
     reader = LogReader(store)
     meter = SinkMeter(store)
-    source = BackgroundCache(lambda: source_status(settings), _SOURCE_SECONDS) if settings.source.url else None
+    source = BackgroundCache(lambda: source_status(settings, store), _SOURCE_SECONDS) if settings.source.url else None
     log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
     recovery = BackgroundCache(lambda: recovery_status(settings, store), _RECOVERY_SECONDS)
     lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)

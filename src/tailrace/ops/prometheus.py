@@ -42,6 +42,14 @@ def render(overview: Overview) -> str:
 
 def _general(overview: Overview) -> Iterator[str]:
     yield metric("tailrace_healthy", "gauge", "Whether no component has a fault.", not overview.faults)
+    if (tables := overview.uncaptured) is not None:
+        left_out = sum(table.is_left_out for table in tables)
+        yield metric_family(
+            "tailrace_uncaptured_tables",
+            "gauge",
+            "Tables that source.tables matches and that are not captured.",
+            [({"left_out": "true"}, left_out), ({"left_out": "false"}, len(tables) - left_out)],
+        )
 
 
 def _source(source: SourceStatus) -> Iterator[str]:
@@ -94,6 +102,13 @@ def _capture(capture: CaptureStatus) -> Iterator[str]:
     yield metric("tailrace_capture_reconnections_total", "counter", "Connections lost.", capture.reconnections)
     yield metric("tailrace_capture_restarts_total", "counter", "Restarts of the capture process.", capture.restarts)
     yield metric("tailrace_capture_copied_rows_total", "counter", "Rows copied into snapshots.", capture.rows_copied)
+    yield metric("tailrace_capture_rows_to_copy", "gauge", "Estimated rows of these tables.", capture.rows_to_copy)
+    yield metric(
+        "tailrace_capture_copy_seconds_left",
+        "gauge",
+        "Estimated time until they are copied.",
+        capture.copy_seconds_left,
+    )
     yield metric(
         "tailrace_capture_last_commit_timestamp_seconds",
         "gauge",
@@ -158,6 +173,9 @@ def _sinks(overview: Overview) -> Iterator[str]:
     yield family("cursor_lsn", "gauge", "All changes that commit below this LSN are delivered.", "cursor")
     yield family("lag_bytes", "gauge", "Bytes of WAL between the cursor and the end of the log.", "lag_bytes")
     yield family("lag_seconds", "gauge", "Age of the oldest undelivered change.", "lag_seconds")
+    yield family("load_rows", "gauge", "Rows of snapshots that are loaded so far, while a sink loads.", "load_rows")
+    yield family("load_total_rows", "gauge", "All rows of these snapshots.", "load_total_rows")
+    yield family("load_seconds_left", "gauge", "Estimated time until they are loaded.", "load_seconds_left")
     yield family("changes_total", "counter", "Changes delivered.", "changes")
     yield family("steps_total", "counter", "Steps completed.", "steps")
     yield family("failures_total", "counter", "Attempts that failed.", "failures")

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.change import Lsn, Position
 
 if TYPE_CHECKING:
     # Capture imports this module and must stay light: delivery loads the decoder, which loads a compiler.
     from tailrace.capture.postgres.bootstrap import Bootstrap
     from tailrace.capture.postgres.capture import Capture
+    from tailrace.capture.postgres.publication_watch import PublicationWatch
     from tailrace.delivery.status import SinkStatus
     from tailrace.recovery.archive import Archive
 
@@ -41,6 +43,13 @@ class SourceStatus:
     """WAL that the source retains because of the slot. This is the one value to watch on the source."""
     error: str | None = None
     """Why the other fields are unknown."""
+    uncaptured: tuple[UncapturedTable, ...] | None = None
+    """Tables that `source.tables` matches and that are not captured; None if that is not known."""
+    tables_captured: int | None = None
+    """The tables in the publication; None if that is not known."""
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_jsonable(asdict(self)) | {"uncaptured": _tables_to_json(self.uncaptured)}
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,14 @@ class CaptureStatus:
     tables_copying: int = 0
     tables_copied: int = 0
     rows_copied: int = 0
+    rows_to_copy: int | None = None
+    """All rows of the tables that are copied now, as the source estimates them; None if none are."""
+    copy_seconds_left: float | None = None
+    """Estimated from the rate so far; None before the first rows."""
+    tables_captured: int | None = None
+    """The tables in the publication; None if that is not known."""
+    uncaptured: tuple[UncapturedTable, ...] | None = None
+    """Tables that `source.tables` matches and that are not captured; None if that is not known."""
     last_error: str | None = None
     last_error_hint: str | None = None
     pid: int | None = None
@@ -79,7 +96,7 @@ class CaptureStatus:
         return max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
-    def of(cls, capture: Capture, snapshots: Bootstrap | None) -> Self:
+    def of(cls, capture: Capture, snapshots: Bootstrap | None, watch: PublicationWatch | None = None) -> Self:
         """Return the status of a capture in this process."""
         done = capture.progress
         copying = snapshots.progress if snapshots is not None else None
@@ -111,19 +128,26 @@ class CaptureStatus:
             tables_copying=copying.tables - copying.tables_done if copying and is_copying else 0,
             tables_copied=copying.tables_done if copying else 0,
             rows_copied=copying.rows if copying else 0,
+            rows_to_copy=max(copying.estimated_rows, copying.rows) if copying and is_copying else None,
+            copy_seconds_left=copying.seconds_left if copying and is_copying else None,
+            tables_captured=None if watch is None else watch.tables_captured,
+            uncaptured=None if watch is None else watch.uncaptured,
             last_error=None if error is None else str(error),
             last_error_hint=None if error is None else error.hint or None,
         )
 
     def to_json(self) -> dict[str, Any]:
-        return _to_jsonable(asdict(self)) | {"changes": self.changes, "lag_bytes": self.lag_bytes}
+        computed = {"changes": self.changes, "lag_bytes": self.lag_bytes}
+        return _to_jsonable(asdict(self)) | computed | {"uncaptured": _tables_to_json(self.uncaptured)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         known = {key: value for key, value in raw.items() if key not in ("changes", "lag_bytes")}
+        tables = raw["uncaptured"]
         return cls(
             **known
             | {
+                "uncaptured": None if tables is None else tuple(map(UncapturedTable.from_json, tables)),
                 "received_lsn": Lsn.parse(raw["received_lsn"]),
                 "durable_lsn": Lsn.parse(raw["durable_lsn"]),
                 "last_committed_at": _parse_time(raw["last_committed_at"]),
@@ -259,6 +283,22 @@ class Overview:
     recovery: RecoveryStatus | None = None
 
     @property
+    def uncaptured(self) -> Sequence[UncapturedTable] | None:
+        """Tables that `source.tables` matches and that are not captured; None if that is not known."""
+        known = [part.uncaptured for part in (self.capture, self.source) if part is not None]
+        return next((tables for tables in known if tables is not None), None)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What somebody should look at although everything runs, one line each."""
+        tables = [part.tables_captured for part in (self.capture, self.source) if part is not None]
+        nothing = ["no table is captured: the publication is empty, and new tables that source.tables matches join it"]
+        return [
+            *(nothing if next((count for count in tables if count is not None), None) == 0 else []),
+            *(f"{table}. {table.fix}".rstrip() for table in self.uncaptured or () if not table.is_left_out),
+        ]
+
+    @property
     def faults(self) -> list[str]:
         """Descriptions of what is wrong, one line each."""
         faults = []
@@ -284,13 +324,19 @@ class Overview:
         return {
             "status": "wrong" if self.faults else "ok",
             "faults": self.faults,
-            "source": None if self.source is None else _to_jsonable(asdict(self.source)),
+            "warnings": self.warnings,
+            "uncaptured": _tables_to_json(self.uncaptured),
+            "source": None if self.source is None else self.source.to_json(),
             "capture": None if self.capture is None else self.capture.to_json(),
             "log": None if self.log is None else _to_jsonable(asdict(self.log)),
             "archive": None if self.archive is None else self.archive.to_json(),
             "recovery": None if self.recovery is None else self.recovery.to_json(),
             "sinks": [json.loads(sink.to_json()) | {"is_silent": sink.is_silent(time.time())} for sink in self.sinks],
         }
+
+
+def _tables_to_json(tables: Sequence[UncapturedTable] | None) -> list[dict[str, Any]] | None:
+    return None if tables is None else [table.to_json() for table in tables]
 
 
 def _faults(component: str, state: str, error: str | None, hint: str | None) -> list[str]:

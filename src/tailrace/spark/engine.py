@@ -20,7 +20,7 @@ from tailrace.delivery.lag import LagMeter
 from tailrace.delivery.pipeline import Pipeline
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import TailraceError
-from tailrace.log import planner
+from tailrace.log import planner, snapshot
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.settings import Settings
@@ -184,10 +184,14 @@ class Engine:
 
     def _publish(self) -> None:
         meter = LagMeter(self._store)
+        announced: bytes | None = None
         while not self._stopping.wait(_STATUS_S):
             try:
                 meter.follow()
+                known, announced = announced, snapshot.announcement(self._store)
                 for pipeline in self.sinks.values():
+                    if announced != known:
+                        pipeline.look_for_loads()
                     pipeline.publish_status(meter)
             except TailraceError as error:
                 _log.debug("status of sinks: %s", error)

@@ -13,6 +13,10 @@ from tailrace.errors import TailraceError
 from tailrace.spark.sink_query import job_failure
 
 
+def _result(task: Task) -> TaskResult | TailraceError:
+    return run_or_error(task.run)
+
+
 class SparkExecutor:
     """Runs the tasks of one sink, several at the same time."""
 
@@ -24,7 +28,7 @@ class SparkExecutor:
         self._context.setLocalProperty("spark.scheduler.pool", self._sink)
         self._context.setJobDescription(f"{self._sink}: {len(tasks)} tasks beside its steps")
         try:
-            found = self._context.parallelize(tasks, len(tasks)).map(run_or_error).collect()
+            found = self._context.parallelize(tasks, len(tasks)).map(_result).collect()
         except (PySparkException, Py4JError) as error:
             raise job_failure(self._sink, error) from error
         results = []

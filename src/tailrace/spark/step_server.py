@@ -54,7 +54,14 @@ class StepServer:
         with connection, suppress(EOFError, OSError):
             who, sink = connection.recv()
             pipeline = self._pipelines()[sink]
-            answer = _StepSession(pipeline).answer if who == "source" else partial(_advance, pipeline)
+            answer: Callable[..., Any]
+            match who:
+                case "source":
+                    answer = _StepSession(pipeline).answer
+                case "load":
+                    answer = pipeline.report_load
+                case _:
+                    answer = partial(_advance, pipeline)
             while True:
                 connection.send(answer(*connection.recv()))
 

@@ -17,22 +17,26 @@ import gc
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Client, Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tailrace.delivery.task import TaskResult
+    from tailrace.delivery.task import StageTask, TaskResult
     from tailrace.errors import TailraceError
 
 SCHEMA = "result binary"
 """One row for each change. `result` is NULL, except in the first row of each task. For a sink with a statement, one row
 for each task, which is pickled in `result`."""
 
+
+_REPORT_S: Final = 1.0
 
 OpenStep = tuple[Any, Sequence[bytes]]
 """A step of an open batch: the cursor that it leads to, and its tasks, pickled."""
@@ -75,8 +79,9 @@ class StepReader(DataSourceStreamReader):
         elif partition.open_batch is not None:
             yield _rows((), self._run_open(partition.open_batch, (partition.cursor, partition.tasks)))
         else:
-            for result, changes in _run(partition.tasks):
-                yield _rows((pickle.dumps(result),), max(changes - 1, 0))
+            with LoadReporter(self._address, self._sink) as reporter:
+                for result, changes in _run(partition.tasks, reporter.report):
+                    yield _rows((pickle.dumps(result),), max(changes - 1, 0))
         _freeze()
 
     def _run_open(self, batch: int, step: OpenStep | None) -> int:
@@ -106,17 +111,60 @@ class StepReader(DataSourceStreamReader):
         return self._connection.recv()
 
 
-def _run(tasks: Sequence[bytes]) -> Iterator[tuple[TaskResult | TailraceError, int]]:
+class LoadReporter:
+    """Reports to the driver how many rows of a load a task has read, every second and at its end."""
+
+    def __init__(self, address: str, sink: str) -> None:
+        self._address = address
+        self._sink = sink
+        self._connection: Connection | None = None
+        self._is_reachable = True
+        self._reported_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def report(self, task: StageTask, rows: int) -> None:
+        now = time.monotonic()
+        if task.rows is None or (rows < task.rows.chunk.rows and now - self._reported_at < _REPORT_S):
+            return
+        self._reported_at = now
+        try:
+            self._send((task.rows.load.snapshot, task.number), rows)
+        except (OSError, EOFError):
+            # On a cluster, tasks on other machines do not reach the driver's socket: the rows count with their step.
+            self._is_reachable = False
+
+    def _send(self, part: tuple[str, int], rows: int) -> None:
+        if not self._is_reachable:
+            return
+        if self._connection is None:
+            self._connection = Client(self._address, "AF_UNIX")
+            self._connection.send(("load", self._sink))
+        self._connection.send((part, rows))
+        self._connection.recv()
+
+
+def _run(
+    tasks: Sequence[bytes], report: Callable[[StageTask, int], None] = lambda *_: None
+) -> Iterator[tuple[TaskResult | TailraceError, int]]:
     """Run tasks in order, up to one that fails: what comes after it must not become visible before it. Returns each
-    one's result and number of changes."""
+    one's result and number of changes. `report` is called with the number of changes so far."""
     from tailrace.delivery.task import run_or_error
     from tailrace.errors import TailraceError
 
     for task in tasks:
-        result = run_or_error(pickle.loads(task))  # noqa: S301 (the driver pickled it)
+        one: StageTask = pickle.loads(task)  # noqa: S301 (the driver pickled it)
+        result = run_or_error(partial(one.run, partial(report, one)))
         if isinstance(result, TailraceError):
             yield result, 0
             return
+        if one.rows is not None:
+            report(one, one.rows.chunk.rows)  # also those that a condition leaves out
         yield result, result.changes
 
 

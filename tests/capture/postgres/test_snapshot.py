@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -20,7 +21,7 @@ from tailrace.capture.postgres import catalog
 from tailrace.capture.postgres.snapshot_job import SnapshotJob, tables_without_snapshot
 from tailrace.change import Relation
 from tailrace.errors import ConfigError, SnapshotError, SourceRefused, TailraceError
-from tailrace.log.snapshot import SnapshotReader, TableSnapshot
+from tailrace.log.snapshot import SnapshotReader, TableSnapshot, announcement
 from tailrace.pgoutput import decoder, message
 from tailrace.store import Store
 
@@ -261,18 +262,18 @@ def test_missing_tables_and_repeated_snapshots(database: Database, file_address:
     assert slots == [(0,)]
 
 
-def test_a_marker_is_in_the_wal(database: Database, file_address: StoreAddress) -> None:
+def test_other_slots_receive_nothing_of_a_snapshot(database: Database, file_address: StoreAddress) -> None:
+    """A consumer beside Tailrace must not meet messages that are not its own."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
     database.execute("SELECT pg_create_logical_replication_slot('beside', 'pgoutput')")
     job = take(database, file_address)
-    found = database.rows(
+    received = database.rows(
         "SELECT data FROM pg_logical_slot_peek_binary_changes('beside', NULL, NULL, 'proto_version', '1',"
         " 'publication_names', 'tailrace', 'messages', 'true')"
     )
-    messages = [m for (payload,) in found if isinstance(m := message.parse(payload), message.LogicalMessage)]
-    assert [(m.prefix, m.transactional) for m in messages] == [("tailrace.snapshot", True)]
-    assert f'"lsn": "{job.lsn}"'.encode() in messages[0].content
-    assert f'"id": "{job.finished[0].id}"'.encode() in messages[0].content
+    assert received == []
+    announced = json.loads(announcement(Store.open(*file_address)) or b"null")
+    assert announced == {"id": job.finished[0].id, "oid": job.finished[0].relation.oid, "lsn": str(job.lsn)}
 
 
 def test_a_least_privilege_role_suffices(database: Database, file_address: StoreAddress) -> None:

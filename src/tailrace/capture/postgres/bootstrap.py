@@ -162,6 +162,10 @@ class Bootstrap:
         self._thread = threading.Thread(target=self._run, args=(job,), name="bootstrap", daemon=True)
         self._thread.start()
 
+    def look_now(self) -> None:
+        """Look for new tables at once."""
+        self._poll_now.set()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether, in time, every published table has its snapshot or `error` says why not."""
         if self._is_alive:

@@ -24,7 +24,7 @@ from tailrace.capture.postgres.sealer import CaptureProgress, Sealer
 from tailrace.capture.postgres.source_connection import classify, connect, connect_replication
 from tailrace.change import Lsn, Relation
 from tailrace.errors import GapError, SlotLost, SourceError, TailraceError
-from tailrace.log import source_record
+from tailrace.log import seen_table, source_record
 from tailrace.log.writer import LogWriter
 from tailrace.pgoutput import message
 from tailrace.settings import Settings
@@ -123,7 +123,8 @@ class Capture:
         writer = LogWriter.open(self._store, identity)
         if writer.last_source is not None:
             slot.check_identity(replication, identity, writer.last_source, writer.end_lsn)
-        slot.ensure_publication(connection, source)
+        if slot.ensure_publication(connection, source):
+            seen_table.save(self._store, ())  # every table that is not in it yet is new
         if self._until_current:
             self._until = Lsn.parse(str(connection.execute("SELECT pg_catalog.pg_current_wal_lsn()").fetchone()[0]))  # type: ignore[index]
             self._until_current = False

@@ -18,6 +18,7 @@ from tailrace.capture.postgres import timeline
 from tailrace.capture.postgres.catalog import IS_OWN
 from tailrace.capture.postgres.source_connection import classify, connect, run_command, text_value
 from tailrace.capture.postgres.source_error import source_errors
+from tailrace.capture.postgres.uncaptured import has_publication
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
@@ -156,16 +157,16 @@ def create(
     return CreatedSlot(Lsn.parse(text_value(result, 1)), text_value(result, 2))
 
 
-def ensure_publication(connection: Connection, source: SourceSettings) -> None:
-    """Create the publication if it does not exist, with the tables that `source.tables` matches.
+def ensure_publication(connection: Connection, source: SourceSettings) -> bool:
+    """Create the publication if it does not exist, with the tables that `source.tables` matches. Return whether it was
+    created. It may be empty: tables are added as they are created (`publication_watch`).
 
     A table without a replica identity is left out, because PostgreSQL would reject every UPDATE and DELETE on it once
     it is published. From 18 on, this also applies to replica identity FULL with generated columns. Tailrace's own
     tables are left out too.
     """
-    exists = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
-    if connection.execute(exists, (source.publication,)).fetchone():
-        return
+    if has_publication(connection, source.publication):
+        return False
     rows = connection.execute(
         "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"  # noqa: S608 (a literal of ours)
         " c.relreplident = 'f' AND NOT (current_setting('server_version_num')::int >= 180000 AND EXISTS (SELECT"
@@ -188,12 +189,14 @@ def ensure_publication(connection: Connection, source: SourceSettings) -> None:
                 row[1],
             )
     if not chosen:
-        raise SourceRefused(
-            f"no table to capture: none matches {', '.join(source.tables)}",
-            "create the tables first, or correct [source] tables or TABLES; `tailrace check` lists the tables",
+        _log.warning(
+            "there is no table to capture yet: none that can be published matches %s. Tables are captured as they are"
+            " created; if some exist, correct [source] tables or TABLES",
+            ", ".join(source.tables),
         )
-    form = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-    command = form.format(sql.Identifier(source.publication), sql.SQL(", ").join(chosen))
+    members = sql.SQL(" FOR TABLE {}").format(sql.SQL(", ").join(chosen)) if chosen else sql.SQL("")
+    form = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)")
+    command = form.format(sql.Identifier(source.publication), members)
     try:
         connection.execute(command)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -202,7 +205,10 @@ def ensure_publication(connection: Connection, source: SourceSettings) -> None:
             f"{error.diag.message_primary}",
             f"check its name, or have the owner of the tables create it: {command.as_string()}",
         ) from None
-    _log.info("created publication %s for %d tables", source.publication, len(chosen))
+    _log.info(
+        "created publication %s for %d %s", source.publication, len(chosen), "table" if len(chosen) == 1 else "tables"
+    )
+    return True
 
 
 def drop_slot_and_publication(source: SourceSettings) -> None:

@@ -1,14 +1,13 @@
 """Takes snapshots: worker processes copy tables from one exported snapshot of the source.
 
 The parent plans, assigns parts to workers, and writes a table's `meta.json` once all its parts are stored. It then
-emits a marker into the source's WAL, from where capture writes it to the log at its position.
+announces the snapshot in the store, where sinks look for new ones. Nothing is written to the source.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import multiprocessing
 import threading
@@ -39,10 +38,10 @@ from tailrace.capture.postgres.snapshot_worker import (
     WorkerReady,
     WorkerSettings,
 )
-from tailrace.capture.postgres.source_connection import classify, connect, connect_replication
+from tailrace.capture.postgres.source_connection import connect, connect_replication
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn
-from tailrace.errors import ConfigError, SnapshotError, TailraceError
+from tailrace.errors import ConfigError, SnapshotError, StoreError, TailraceError
 from tailrace.log import snapshot as format_
 from tailrace.log.snapshot import SnapshotChunk, SnapshotReader, TableSnapshot
 from tailrace.settings import Settings
@@ -259,8 +258,8 @@ class SnapshotJob:
         try:
             with connection:
                 for table in [t for t in self._tables.values() if not t.parts_left]:
-                    self._finish(connection, table)  # a partitioned table without partitions
-                self._copy(connection)
+                    self._finish(table)  # a partitioned table without partitions
+                self._copy()
         except TailraceError as error:
             self.error = error
         except Exception as error:
@@ -272,16 +271,16 @@ class SnapshotJob:
             self._remove_unfinished()
             self.progress.ended_at = time.monotonic()
 
-    def _copy(self, connection: psycopg.Connection[Any]) -> None:
+    def _copy(self) -> None:
         for worker in self._workers:
             self._assign_next(worker)
         while busy := {worker.pipe: worker for worker in self._workers if worker.task is not None}:
             if self._cancelled.is_set():
                 raise _cancellation_error()
             for pipe in wait_for(list(busy), _POLL_SECONDS):
-                self._handle_report(connection, busy[pipe])  # type: ignore[index]
+                self._handle_report(busy[pipe])  # type: ignore[index]
 
-    def _handle_report(self, connection: psycopg.Connection[Any], worker: _Worker) -> None:
+    def _handle_report(self, worker: _Worker) -> None:
         match self._receive(worker):
             case CopyProgress(rows=rows, bytes=size):
                 self.progress.rows += rows
@@ -293,7 +292,7 @@ class SnapshotJob:
                 table.parts_left -= 1
                 self._assign_next(worker)
                 if not table.parts_left:
-                    self._finish(connection, table)
+                    self._finish(table)
             case CopyFailure(task=None, error=error):
                 raise error
             case CopyFailure(task=task, error=error):
@@ -323,7 +322,7 @@ class SnapshotJob:
             ) from None
         return report
 
-    def _finish(self, connection: psycopg.Connection[Any], table: _TableProgress) -> None:
+    def _finish(self, table: _TableProgress) -> None:
         snapshot = TableSnapshot(
             id=table.id,
             relation=table.plan.relation,
@@ -341,7 +340,8 @@ class SnapshotJob:
         self.progress.tables_done += 1
         self.progress.estimated_rows += table.rows - table.plan.estimated_rows
         _log.info("%s: %d rows at %s", snapshot.relation.qualified_name, snapshot.rows, snapshot.lsn)
-        _emit_marker(connection, snapshot)
+        with contextlib.suppress(StoreError):  # then sinks find it a few seconds later
+            format_.announce(self._store, snapshot)
 
     def _end_workers(self) -> None:
         for worker in self._workers:
@@ -366,26 +366,6 @@ class SnapshotJob:
 
 def _cancellation_error() -> SnapshotError:
     return SnapshotError("the snapshot was cancelled", "finished tables are retained; run it again for the others")
-
-
-def _emit_marker(connection: psycopg.Connection[Any], snapshot: TableSnapshot) -> None:
-    """Record the snapshot in the source's WAL, from where capture writes it to the log at its position."""
-    relation = snapshot.relation
-    content = {
-        "schema": relation.schema,
-        "table": relation.name,
-        "oid": relation.oid,
-        "id": snapshot.id,
-        "lsn": str(snapshot.lsn),
-        "rows": snapshot.rows,
-    }
-    try:
-        connection.execute(
-            "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)",
-            [format_.MARKER_PREFIX, json.dumps(content, ensure_ascii=False)],
-        )
-    except psycopg.Error as error:
-        _log.warning("%s: the snapshot's marker could not be written: %s", relation.qualified_name, classify(error))
 
 
 def _remove_orphans(connection: psycopg.Connection[Any], store: Store, slot_name: str) -> None:

@@ -91,7 +91,7 @@ class SnapshotTask:
     def run(self) -> TaskResult:
         client = NatsClient(self.options, f"{self.sink} snapshot")
         try:
-            return TaskResult(self.publish(client), 0, has_marker=False)
+            return TaskResult(self.publish(client), 0)
         finally:
             client.close()
 

@@ -40,10 +40,9 @@ class RowKind(IntEnum):
     """A part begins: `payload` is its pickled task."""
     ERROR = 1
     """Reading failed: `payload` is the pickled error."""
-    MARKER = 2
-    TRUNCATE = 3
-    OLD = 4
-    NEW = 5
+    TRUNCATE = 2
+    OLD = 3
+    NEW = 4
 
 
 HIDDEN_TYPE: Final = pa.struct(
@@ -111,9 +110,8 @@ class RowReader:
         for chunk in task.chunks(as_text=False):
             for run in chunk:
                 if isinstance(run, LogicalMessages):
-                    if MARKER_PREFIX in run.prefix:
-                        yield self._control(RowKind.MARKER)
-                elif run.is_truncate:
+                    continue
+                if run.is_truncate:
                     yield self._control(RowKind.TRUNCATE, pickle.dumps(run.truncate_options), run)
                 else:
                     yield from image_rows(self._project(run), self.derivation)
@@ -121,10 +119,7 @@ class RowReader:
     def _stream_rows(self, task: StageTask) -> Iterator[pa.RecordBatch]:
         contexts = Contexts.in_slices(log_reader(task.store), task.slices)
         for chunk in task.chunks(as_text=True):
-            messages = [run for run in chunk if isinstance(run, LogicalMessages)]
             shown = [run if isinstance(run, TableChanges) else _without_markers(run) for run in chunk]
-            if any(MARKER_PREFIX in run.prefix for run in messages):
-                yield self._control(RowKind.MARKER)
             rows = changes_batch([run for run in shown if len(run)], contexts)
             if rows is not None:
                 yield _with_hidden(rows)

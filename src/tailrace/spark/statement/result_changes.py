@@ -57,7 +57,7 @@ class RowStager:
             receipt = task.sink.stage(part)
             for _ in part.chunks:
                 pass
-            return TaskResult(receipt, counter.changes, rows.has_marker)
+            return TaskResult(receipt, counter.changes)
         except TailraceError as error:
             return error
 
@@ -170,17 +170,14 @@ class RowStager:
 
 
 def stage_nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Stages the tasks of a step without changes of the statement's table; looks for markers only."""
+    """Stages the tasks of a step without changes of the statement's table."""
     for batch in batches:
         for pickled in batch.column(0).to_pylist():
             task: StageTask = pickle.loads(pickled)  # noqa: S301 (the driver pickled it)
             result: TaskResult | TailraceError
             try:
-                counter = ChangeCounter()
-                for _ in counter.over(task.chunks()):
-                    pass
                 receipt = task.sink.stage(Part(task.step, task.number, iter(()), None))
-                result = TaskResult(receipt, 0, counter.has_marker)
+                result = TaskResult(receipt, 0)
             except TailraceError as error:
                 result = error
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], schema=RESULT)
@@ -193,13 +190,11 @@ class _ResultRows:
     """A statement's rows, divided at the control rows."""
 
     batches: Iterable[pa.RecordBatch]
-    has_marker: bool = False
     _found: Iterator[pa.RecordBatch] | None = None
     _left: list[pa.RecordBatch] = field(default_factory=list)
 
     def next_task(self) -> bytes | None:
         """Go to where the next part begins; None after the last."""
-        self.has_marker = False
         while (batch := self._next()) is not None:
             hidden = batch.column(HIDDEN)
             begins = np.flatnonzero(_numbers(hidden, "kind") == RowKind.BEGIN)
@@ -214,13 +209,8 @@ class _ResultRows:
             kinds = _numbers(batch.column(HIDDEN), "kind")
             stops = np.flatnonzero((kinds == RowKind.BEGIN) | (kinds == RowKind.ERROR))
             stop = int(stops[0]) if len(stops) else len(batch)
-            is_marker = kinds[:stop] == RowKind.MARKER
-            self.has_marker |= bool(is_marker.any())
-            rows = batch.slice(0, stop)
-            if is_marker.any():
-                rows = rows.take(pa.array(np.flatnonzero(~is_marker)))
-            if len(rows):
-                yield rows
+            if stop:
+                yield batch.slice(0, stop)
             if len(stops):
                 if kinds[stop] == RowKind.ERROR:
                     raise pickle.loads(batch.column(HIDDEN).field("payload")[stop].as_py())  # noqa: S301 (as above)
