@@ -65,6 +65,26 @@ def test_history_follows_a_row_through_its_keys(shell: Shell) -> None:
     assert "INSERT" in shell.run("history", "lines", "42", "1")
     assert "nothing about public.orders 7" in shell.run("history", "orders", "7", code=2)
 
+    # Without a key: the last changes of the table, whatever row they are of.
+    recent = shell.run("history", "orders", "--limit", "4").splitlines()
+    changes = [line for line in recent if not line.startswith(" ")]
+    assert [line.split()[1] for line in changes] == ["UPDATE", "UPDATE", "INSERT", "DELETE"]
+    assert [line.rpartition("key ")[2] for line in changes] == ["42", "43", "42", "43"]
+    assert '    status   "new" → "paid"' in recent, "the trail has the row before"
+    assert len(shell.run("history", "orders", "--json").splitlines()) == 5
+    assert "nothing about public.nowhere" in shell.run("history", "nowhere", code=2)
+
+    transactions = [json.loads(line) for line in shell.run("history", "--transactions", "--json").splitlines()]
+    assert [t["operations"] for t in transactions] == [
+        {"INSERT": 1}, {"UPDATE": 1}, {"UPDATE": 1}, {"INSERT": 1}, {"DELETE": 1}, {"INSERT": 1},
+    ]  # fmt: skip
+    assert transactions[0]["context"] == {"user": "ann", "request": 7}
+    assert transactions[-1]["tables"] == ["public.lines"]
+    (line,) = shell.run("history", "lines", "--transactions").splitlines()
+    assert f"xid {transactions[-1]['xid']}  1 INSERT  public.lines" in line
+    assert "name a TABLE" in shell.run("history", code=2)
+    assert "takes no KEY" in shell.run("history", "orders", "1", "--transactions", code=2)
+
 
 def test_revert_applies_the_statements_it_prints(shell: Shell) -> None:
     connection = shell.audited.log.connection

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tailrace.audit.exact_json import dumps
-from tailrace.audit.trail import AuditRow
+from tailrace.audit.trail import AuditRow, AuditTransaction
 from tailrace.log.terminal import printable, shorten
 from tailrace.log.timestamp import format_timestamp
 from tailrace.sinks.audit.change_row import UNCHANGED
@@ -61,6 +61,35 @@ def line(entry: HistoryEntry) -> str:
     if change.context is not None:
         parts.append(context_text(change.context))
     return printable("  ".join(parts))
+
+
+def recent_line(entry: HistoryEntry) -> str:
+    """One line that summarizes a change among those of other rows."""
+    key = "" if entry.change.primary_key is None else f"  key {shorten(entry.change.primary_key)}"
+    return printable(f"{line(entry)}{key}")
+
+
+def transaction_line(transaction: AuditTransaction) -> str:
+    """One line that summarizes a transaction."""
+    counts = ", ".join(f"{count:,} {name}" for name, count in transaction.operations.items())
+    parts = [format_timestamp(transaction.committed_at), str(transaction.position), f"xid {transaction.xid}", counts]
+    parts.append(", ".join(transaction.tables))
+    if transaction.context is not None:
+        parts.append(context_text(transaction.context))
+    return printable("  ".join(parts))
+
+
+def transaction_to_json(transaction: AuditTransaction) -> str:
+    return dumps(
+        {
+            "position": str(transaction.position),
+            "xid": transaction.xid,
+            "committed_at": format_timestamp(transaction.committed_at),
+            "operations": dict(transaction.operations),
+            "tables": list(transaction.tables),
+            "context": transaction.context,
+        }
+    )
 
 
 def context_text(context: Any) -> str:

@@ -64,6 +64,24 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
+class AuditTransaction:
+    """The recorded changes of one transaction, counted."""
+
+    commit_position: int
+    xid: int | None
+    committed_at: datetime
+    operations: Mapping[str, int]
+    """The number of changes by operation."""
+    tables: Sequence[str]
+    context: Any
+    """Of its first change."""
+
+    @property
+    def position(self) -> Lsn:
+        return Lsn(self.commit_position)
+
+
+@dataclass(frozen=True)
 class Selection:
     """Criteria for changes; a change must meet all of them."""
 
@@ -163,6 +181,45 @@ class Trail:
             found += self.after_key_change(last)
         by_position = {row.position: row for row in found}
         return [by_position[position] for position in sorted(by_position)]
+
+    def recent(self, table: tuple[str, str], limit: int) -> list[AuditRow]:
+        """The last changes of a table, in log order."""
+        condition = 'schema = %s AND "table" = %s AND commit_position IS NOT NULL'
+        return self._rows(condition, [*table], limit, descending=True)[::-1]
+
+    def transactions(self, table: tuple[str, str] | None, limit: int) -> list[AuditTransaction]:
+        """The last transactions, in log order; with `table`, what they did to it."""
+        conditions, values = ["commit_position IS NOT NULL"], []
+        if self._database is not None:
+            conditions.append("database = %s")
+            values.append(self._database)
+        if table is not None:
+            conditions.append('schema = %s AND "table" = %s')
+            values += [*table]
+        query = sql.SQL(
+            f"WITH recent AS (SELECT DISTINCT commit_position FROM {{0}} WHERE {' AND '.join(conditions)}"  # noqa: S608
+            " ORDER BY commit_position DESC LIMIT %s)"
+            " SELECT commit_position, operation, count(*) AS changes, min(xid) AS xid,"
+            " min(committed_at) AS committed_at,"
+            """ array_agg(DISTINCT schema || '.' || "table") AS tables,"""
+            " (SELECT c.context FROM {0} c WHERE c.commit_position = t.commit_position ORDER BY c.ordinal LIMIT 1)"
+            f" AS context FROM {{0}} t JOIN recent USING (commit_position) WHERE {' AND '.join(conditions)}"
+            " GROUP BY commit_position, operation ORDER BY commit_position, operation"
+        ).format(self.table)
+        with classify_errors(), self.connection.cursor(row_factory=dict_row) as cursor:
+            found = cursor.execute(query, [*values, limit, *values]).fetchall()
+        return [
+            AuditTransaction(
+                position,
+                rows[0]["xid"],
+                min(row["committed_at"] for row in rows),
+                {row["operation"]: row["changes"] for row in rows},
+                sorted({table for row in rows for table in row["tables"]}),
+                rows[0]["context"],
+            )
+            for position, group in itertools.groupby(found, lambda row: row["commit_position"])
+            if (rows := list(group))
+        ]
 
     def after_key_change(self, row: AuditRow) -> list[AuditRow]:
         """The changes of a row after one that changed its key, under all its later keys, until it is deleted."""

@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "log": "List, print, verify, compact and trim the log.",
     "audit": "Record an audit trail; replaces Bemi and Zemi.",
     "bridge": "Publish changes to NATS; replaces the PostgreSQL-to-NATS bridge.",
-    "history": "Print the history of a row from the audit trail.",
+    "history": "Print changes from the audit trail: of a row, a table, or by transaction.",
     "revert": "Undo changes recorded in the audit trail.",
 }
 
@@ -123,11 +123,19 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            _end_quietly(ctx)
         except TailraceError as error:
             click.echo(f"error: {error}", err=True)
             if error.hint:
                 click.echo(f"hint: {error.hint}", err=True)
             ctx.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _end_quietly(ctx: click.Context) -> None:
+    """Who reads the output, such as `head`, has had enough. Python would print an error when it flushes the rest."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it stays open until the process ends)
+    ctx.exit(0)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "obj": Invocation()})

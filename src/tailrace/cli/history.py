@@ -1,8 +1,9 @@
-"""`tailrace history`: prints the history of a row from the audit trail."""
+"""`tailrace history`: prints changes from the audit trail: of a row, of a table, or by transaction."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 
 import click
@@ -25,28 +26,63 @@ class _TimeParameter(click.ParamType[datetime]):
             self.fail(f"{value!r} is not an ISO time such as 2026-11-16T12:00:00Z", param, ctx)
 
 
-@click.command("history", short_help="Print the history of a row from the audit trail.")
-@click.argument("table")
-@click.argument("key", nargs=-1, required=True)
+@click.command("history", short_help="Print changes from the audit trail: of a row, a table, or by transaction.")
+@click.argument("table", required=False)
+@click.argument("key", nargs=-1)
 @click.option(
     "--as-of",
     type=_TimeParameter(),
     help="Print the row as it was at this time instead of its history. UTC, unless the time has a zone.",
 )
+@click.option(
+    "--transactions", is_flag=True, help="Print the last transactions instead; with TABLE, those that changed it."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="How many changes or transactions to print, if there is no KEY.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--sink", metavar="NAME", help="The audit sink to read, if there are several.")
 @click.pass_obj
 def command(
-    invocation: Invocation, table: str, key: tuple[str, ...], as_of: datetime | None, as_json: bool, sink: str | None
+    invocation: Invocation,
+    table: str | None,
+    key: tuple[str, ...],
+    as_of: datetime | None,
+    transactions: bool,
+    limit: int,
+    as_json: bool,
+    sink: str | None,
 ) -> None:
-    """Print every change of one row of TABLE, also under its earlier keys: who made it, when, and what changed.
+    """Print changes from the audit trail: who made them, when, and what changed. The newest comes last.
 
-    KEY is the value of the row's primary key. For a key with several columns, give the values in order. Exits with 2 if
-    the audit trail has no such row.
+    With TABLE and KEY, print every change of one row, also under its earlier keys. KEY is the value of the row's
+    primary key; for a key with several columns, give the values in order. With TABLE alone, print the table's last
+    changes. Exits with 2 if the audit trail has no such row or table.
     """
-    name = split_name(table)
+    name = None if table is None else split_name(table)
+    if transactions and key:
+        raise click.UsageError("--transactions takes no KEY")
+    if name is None and not transactions:
+        raise click.UsageError("name a TABLE, or use --transactions")
+    if as_of is not None and not key:
+        raise click.UsageError("--as-of needs the KEY of a row")
     with trail.open_trail(invocation.audit_settings(), os.environ, sink) as audit_trail:
-        rows = audit_trail.history(name, trail.key_texts(key))
+        if transactions:
+            _print_transactions(audit_trail.transactions(name, limit), as_json)
+        elif name is not None and not key:
+            _print_recent(audit_trail, name, limit, as_json)
+        elif name is not None:
+            _print_row(audit_trail, name, key, as_of, as_json)
+
+
+def _print_row(
+    audit_trail: trail.Trail, name: tuple[str, str], key: tuple[str, ...], as_of: datetime | None, as_json: bool
+) -> None:
+    rows = audit_trail.history(name, trail.key_texts(key))
     if not any(row.operation != "TRUNCATE" for row in rows):
         raise ConfigError(
             f"the audit trail has nothing about {'.'.join(name)} {' '.join(key)}",
@@ -56,12 +92,38 @@ def command(
         _print_as_of(row_history.as_of(rows, as_of), as_json)
         return
     for entry in row_history.entries(rows):
-        if as_json:
-            click.echo(row_history.to_json(entry))
-            continue
-        click.echo(row_history.line(entry))
-        for text in row_history.diff(entry):
-            click.echo(text)
+        _print_entry(entry, row_history.line(entry), as_json)
+
+
+def _print_recent(audit_trail: trail.Trail, name: tuple[str, str], limit: int, as_json: bool) -> None:
+    rows = audit_trail.recent(name, limit)
+    if not rows:
+        raise ConfigError(
+            f"the audit trail has nothing about {'.'.join(name)}",
+            "it has only changes since it began; check the name of the table",
+        )
+    for row in rows:
+        previous = audit_trail.previous_change(row)
+        *_, entry = row_history.entries([row] if previous is None else [previous, row])
+        _print_entry(entry, row_history.recent_line(entry), as_json)
+
+
+def _print_entry(entry: row_history.HistoryEntry, line: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(row_history.to_json(entry))
+        return
+    click.echo(line)
+    for text in row_history.diff(entry):
+        click.echo(text)
+
+
+def _print_transactions(found: Sequence[trail.AuditTransaction], as_json: bool) -> None:
+    if not found and not as_json:
+        click.echo("no transactions")
+    for transaction in found:
+        click.echo(
+            row_history.transaction_to_json(transaction) if as_json else row_history.transaction_line(transaction)
+        )
 
 
 def _print_as_of(entry: row_history.HistoryEntry | None, as_json: bool) -> None:
