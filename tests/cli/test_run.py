@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,7 +21,7 @@ import psutil
 import pytest
 from tests import oracle, process_tree
 from tests.capturing import capture_to_end, environment, tailrace
-from tests.fixtures.postgres import Database, drop_database, make_database
+from tests.fixtures.postgres import Database, drop_database, drop_slots, make_database
 from tests.fixtures.store import StoreAddress
 
 from tailrace.embedded.process import free_port
@@ -163,16 +164,28 @@ def test_capture_and_sinks_under_one_supervisor(
         assert len(java) == 1
         assert "Traceback" not in run.log.read_text()
         java[0].kill()
+        run.await_(lambda: "Spark's Java process was killed by SIGKILL; restarting" in run.log.read_text(), "a line")
+        assert "Traceback" not in run.log.read_text(), "one line says it all"
         database.execute("INSERT INTO t SELECT i, 'without Java' FROM generate_series(3000, 3100) i")
         arrives(run, "changes from before Java died")
         assert run.status()["capture"]["restarts"] == 1
 
-        # Stop while there is work to do.
+        # A table that is created now is captured, too. One without a key is reported until it has one.
+        database.execute(
+            "CREATE TABLE fresh (id int PRIMARY KEY); INSERT INTO fresh VALUES (1); CREATE TABLE bare (n int)"
+        )
+        run.await_(lambda: len(run.client.get("/health").json().get("warnings", [])) == 1, "a warning")
+        run.await_(lambda: replica.rows("SELECT to_regclass('public.fresh')") != [(None,)], "a new table")
+        run.await_(lambda: replica.rows("SELECT id FROM fresh") == [(1,)], "its rows")
+
+        # Stop while there is work to do. A parent such as `timeout` passes the signal on, so that it arrives twice.
         processes = process_tree.children(run.process.pid)
         database.execute("INSERT INTO t SELECT i, repeat('y', 100) FROM generate_series(10000, 15000) i")
         assert run.client.post("/shutdown", headers={"Origin": "https://evil.example"}).status_code == 403
         run.process.send_signal(signal.SIGTERM)
+        run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(90) == 0, run.log.read_text()
+        assert not re.search(r"Traceback|^deliver \|\s+at ", run.log.read_text(), re.MULTILINE), run.log.read_text()
         _, alive = psutil.wait_procs(processes, timeout=30)
         assert alive == []
         database.execute("SELECT pg_drop_replication_slot('tailrace_archive')")
@@ -194,3 +207,38 @@ def test_capture_and_sinks_under_one_supervisor(
         assert done.returncode == 0, done.stderr
     assert "sink replica is rewound" in done.stderr
     assert rows(replica) == rows(database)
+
+
+_WITHOUT_SPARK = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "pyspark" else find(name, package)
+"""
+
+
+def test_run_ends_if_capture_fails_permanently(database: Database, file_address: StoreAddress, tmp_path: Path) -> None:
+    """And without Spark, delivery is not tried again and again."""
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_SPARK)
+    config = tmp_path / "tailrace.toml"
+    config.write_text(f'[[sink]]\ntype = "files"\nname = "out"\nurl = "{(tmp_path / "out").as_uri()}"')
+    env = environment(database, *file_address) | {
+        "TAILRACE_CONFIG": str(config),
+        "TAILRACE_HTTP_PORT": str(free_port()),
+        "PYTHONPATH": str(tmp_path),
+    }
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with running(env, tmp_path / "log") as run:
+        run.await_(lambda: run.sink("out")["state"] == "failed", "delivery", 60)
+        assert "Spark is not installed: pip install 'tailrace[spark]'" in run.client.get("/health").json()["faults"][0]
+        run.await_(lambda: run.status()["capture"]["state"] == "streaming", "capture goes on", 60)
+        with database.connect(autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'tailrace'"
+            )
+            drop_slots(database)
+        assert run.process.wait(60) == 1
+    log = run.log.read_text()
+    assert "error: slot tailrace does not exist, and the log ends at" in log
+    assert "hint: later changes are missing from the log" in log
+    assert log.count("deliver failed permanently") == 1
+    assert "Traceback" not in log

@@ -64,6 +64,9 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     # The process that delivers may hang: what it last said about its lag does not count.
     delivered = replace(SINK, cursor=log.first.commit_lsn, lag_bytes=0, lag_seconds=0.0)
     status.save(store, replace(delivered, name="replica", dead_letters=3, updated_at=now))
+    loading = replace(SINK, name="lake", state="loading", load_rows=250, load_total_rows=1000, load_seconds_left=75.0)
+    status.save(store, replace(loading, updated_at=now))
+    database.execute("CREATE TABLE bare (n int)")
     silent = replace(
         SINK, name="silent", state="retrying", last_error="cannot be [reached]", last_error_hint="look there"
     )
@@ -79,6 +82,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     assert [(name, sink["is_silent"]) for name, sink in sinks.items()] == [
         ("replica", False),
         ("unused", False),
+        ("lake", False),
         ("silent", True),
     ]
     retrying, silence = overview["faults"]
@@ -95,6 +99,10 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     for words in ("not in use", "WAL held back", "objects", output.size(distance), "running", "new"):
         assert words in screen
     assert "replica: 3 dead letters: `tailrace deadletter list replica`" in screen
+    assert "lake: loading 250 of 1,000 rows, 1 min 15 s left" in screen
+    assert re.search(r"lake +postgres +loading .* 750 rows ", screen)
+    assert re.search(r"not captured\n +public.bare +it has no replica identity", screen)
+    assert 'ALTER TABLE "public"."bare" REPLICA IDENTITY FULL;' in screen
     assert "silent: cannot be [reached]. look there" in screen
     assert "silent: last status 1 h 0 min ago; is it running?" in screen
     assert max(map(len, screen.splitlines())) < 160

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 
+from tailrace.capture.uncaptured import UncapturedTable
 from tailrace.change import Lsn, Position
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.embedded.process import free_port
@@ -122,6 +123,28 @@ def test_health_status_and_page() -> None:
         assert "text/html" in page.headers["content-type"]
         assert "<script>" in page.text
         assert not re.search(r"""(src|href)=["'](?!data:)""", page.text), "the page loads nothing from other servers"
+
+        uncaptured = UncapturedTable(7, "public", "t", "it has no key", "ALTER TABLE t;")
+        left_out = replace(uncaptured, name="u", is_left_out=True)
+        known = CaptureStatus("streaming", uncaptured=(uncaptured, left_out), tables_captured=3)
+        fake.overview = replace(HEALTHY, capture=known)
+        warnings = ["public.t is not captured: it has no key. ALTER TABLE t;"]
+        health = client.get("/health")
+        assert health.status_code == 200, "nothing is to be restarted for it"
+        assert health.json() == {"status": "ok", "warnings": warnings}
+        status = client.get("/status").json()
+        assert status["warnings"] == warnings
+        assert [table["table"] for table in status["uncaptured"]] == ["public.t", "public.u"], "both are listed"
+        metrics = client.get("/metrics").text
+        assert 'tailrace_uncaptured_tables{left_out="false"} 1' in metrics
+        assert "tailrace_sink_load_rows" not in metrics, "nothing is loaded"
+        loading = replace(SINK, name="lake", state="loading", load_rows=0, load_total_rows=900)
+        fake.overview = replace(HEALTHY, sinks=[loading])
+        metrics = client.get("/metrics").text
+        assert 'tailrace_sink_load_rows{sink="lake",type="postgres"} 0' in metrics
+        assert 'tailrace_sink_load_total_rows{sink="lake",type="postgres"} 900' in metrics
+        assert "tailrace_sink_load_seconds_left" not in metrics, "nobody knows it yet"
+        assert "tailrace_uncaptured_tables" not in metrics, "nobody knows them"
 
         fake.overview = replace(HEALTHY, sinks=[replace(SINK, state="failed", last_error="no such database")])
         health = client.get("/health")

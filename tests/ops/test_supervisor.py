@@ -137,8 +137,10 @@ def test_a_process_that_fails_permanently_stays_down(tmp_path: Path) -> None:
         assert [s.last_error_hint for s in pair.supervisor.overview().sinks] == ["fix it"]
         assert pair.state("capture") == "streaming"
         assert not pair.supervisor.is_finished
+        assert not pair.supervisor.has_lost_capture
         (tmp_path / "capture.fail").write_text("SinkRefused")
         assert wait_until(lambda: pair.supervisor.is_finished, 30)
+        assert pair.supervisor.has_lost_capture
         assert len(pair.starts("deliver")) == len(pair.starts("capture")) == 1
         assert pair.supervisor.overview().faults == [
             "capture is failed: capture: a SinkRefused: fix it",
@@ -174,6 +176,17 @@ def test_a_process_that_does_not_stop_is_killed(tmp_path: Path) -> None:
         assert (tmp_path / "ends").read_text().split() == ["capture"]
 
 
+def test_a_signal_to_all_processes_is_no_failure(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        (tmp_path / "deliver.ignores_sigterm").touch()
+        for child in pair.supervisor.children:
+            child.expect_end()
+        os.kill(pair.starts("capture")[0], signal.SIGTERM)
+        assert wait_until(lambda: pair.supervisor.children[-1].state == "stopped", 30)
+        assert len(pair.starts("capture")) == 1
+        (tmp_path / "deliver.ignores_sigterm").unlink()
+
+
 def test_child_processes_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     """No orphaned capture holds the slot. The processes stop as on SIGTERM."""
     code = (
@@ -199,6 +212,7 @@ def test_classify_exit() -> None:
     assert not classify_exit("capture", 1, store, was_up=False).is_final
     lost = {"kind": "SlotLost", "message": "dropped", "hint": "", "retry": False}
     assert classify_exit("capture", 1, lost, was_up=True).is_final
+    assert classify_exit("capture", 2, None, was_up=False).is_final, "its settings are wrong"
     assert classify_exit("capture", -9, None, was_up=True) == ComponentFailure(
         "capture was killed by SIGKILL", "see its log lines"
     )

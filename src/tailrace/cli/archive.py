@@ -70,7 +70,7 @@ def command(
 def _report(archive: Archive, finished: threading.Event) -> None:
     rate = Rate()
 
-    def lines() -> list[str]:
+    def lines() -> list[status_line.StatusLine]:
         status = ArchiveStatus.of(archive)
         return [status_line.of_archive(status, rate.of(status.received_bytes))]
 

@@ -120,7 +120,7 @@ def _http_server(
 def _report(status: Callable[[], CaptureStatus], finished: threading.Event) -> None:
     rate = Rate()
 
-    def lines() -> list[str]:
+    def lines() -> list[status_line.StatusLine]:
         now = status()
         return [status_line.of_capture(now, rate.of(now.changes))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,19 +50,20 @@ def command(invocation: Invocation, names: tuple[str, ...], once: bool, master: 
     chosen = [find_sink(configured, name) for name in dict.fromkeys(names)] or configured
     if once and (paused := [c.name for c in chosen if control.load(store, c.name).is_paused]):
         raise ConfigError(f"sink {paused[0]} is paused", f"tailrace sink resume {paused[0]}")
-    engine = _engine(settings, chosen, master)
     stopping = threading.Event()
     on_stop(lambda: _stop(stopping))
-    with (
-        supervisor_socket.report_to_supervisor(
-            os.environ,
-            lambda: {"sinks": _statuses(engine)},
-            stopping.set,
-            lambda message: _handle(engine, store, message),
-        ),
-        _http_server(settings, store, chosen, engine, stopping),
+    engines: list[Engine] = []
+    """None until it is made, which may fail: that is reported too."""
+    with supervisor_socket.report_to_supervisor(
+        os.environ,
+        lambda: {"sinks": [status for engine in engines for status in _statuses(engine)]},
+        stopping.set,
+        lambda message: _handle(engines, store, message),
     ):
-        _run(engine, once, stopping)
+        engine = _engine(settings, chosen, master)
+        engines.append(engine)
+        with _http_server(settings, store, chosen, engine, stopping):
+            _run(engine, once, stopping)
 
 
 def _engine(settings: Settings, chosen: Sequence[ConfiguredSink], master: str | None) -> Engine:
@@ -74,8 +76,9 @@ def _engine(settings: Settings, chosen: Sequence[ConfiguredSink], master: str | 
 
 
 def _stop(stopping: threading.Event) -> None:
-    if stopping.is_set():
-        # The second signal. Exiting at once is safe: durable writes are atomic, and Java exits when its pipe closes.
+    if stopping.is_set() and not supervisor_socket.is_supervised(os.environ):
+        # The second signal; a supervisor kills instead. Exiting at once is safe: durable writes are atomic, and Java
+        # exits when its pipe closes.
         os._exit(130)
     stopping.set()
 
@@ -92,9 +95,11 @@ def _run(engine: Engine, once: bool, stopping: threading.Event) -> None:
     if end is not None:
         threading.Thread(target=_wait, args=(engine, end, stopping), name="once", daemon=True).start()
     while not stopping.wait(_POLL_SECONDS):
-        if engine.is_broken:
+        if (code := engine.java_exit_code) is not None:
             stopping.set()
-            raise SparkError("Spark's Java process has exited", "start again; if it ran out of memory, give it more")
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            hint = "if memory ran out, give the machine more, or deliver to fewer sinks at once"
+            raise SparkError(f"Spark's Java process {how}", hint)
         if not supervisor_socket.is_supervised(os.environ) and all(d.has_failed for d in engine.sinks.values()):
             stopping.set()
     engine.stop()
@@ -132,13 +137,14 @@ def _statuses(engine: Engine) -> list[dict[str, Any]]:
     return [json.loads(delivery.status().to_json()) for delivery in engine.sinks.values()]
 
 
-def _handle(engine: Engine, store: Store, message: dict[str, Any]) -> None:
-    """Handle a control request that the supervisor received over HTTP."""
-    match message:
-        case {"pause": str(name)}:
-            _control(engine, store, "pause", name)
-        case {"resume": str(name)}:
-            _control(engine, store, "resume", name)
+def _handle(engines: Sequence[Engine], store: Store, message: dict[str, Any]) -> None:
+    """Handle a control request that the supervisor received over HTTP, and has written to the store."""
+    for engine in engines:
+        match message:
+            case {"pause": str(name)}:
+                _control(engine, store, "pause", name)
+            case {"resume": str(name)}:
+                _control(engine, store, "resume", name)
 
 
 def _http_server(

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -38,8 +39,9 @@ def command(invocation: Invocation, master: str | None) -> None:
     With `enabled = true` in [archive], a third one archives the WAL.
 
     SIGTERM and Ctrl-C stop in order: the sinks finish their step, capture seals and acknowledges what is committed, and
-    the command exits with 0. A second signal stops at once, and loses nothing either. What fails permanently stays down
-    and is reported at /health, while the rest continues. When nothing is left running, the command exits with 1.
+    the command exits with 0. A second signal stops at once, and loses nothing either. A sink or an archive that fails
+    permanently stays down and is reported at /health, while the rest continues. If capture fails permanently, or
+    nothing is left running, the command stops in order and exits with 1.
     """
     invocation.start_logging()
     settings = invocation.settings()
@@ -67,7 +69,8 @@ def supervise(
     *,
     all_or_nothing: bool = False,
 ) -> Overview:
-    """Run capture and the sinks until a stop is requested or nothing is left running. Return their final status.
+    """Run capture and the sinks until a stop is requested, capture fails permanently or nothing is left running. Return
+    their final status.
 
     `serve_status` serves the status meanwhile. With `grace_s`, a stop takes about that long at most. With
     `all_or_nothing`, the first permanent failure stops everything.
@@ -91,7 +94,7 @@ def supervise(
         display = threading.Thread(target=_show, args=(supervisor, stopping), name="display", daemon=True)
         display.start()
         while not stopping.wait(_POLL_SECONDS):
-            if supervisor.is_finished or (all_or_nothing and supervisor.failures):
+            if supervisor.is_finished or supervisor.has_lost_capture or (all_or_nothing and supervisor.failures):
                 break
         failures = supervisor.failures
         is_requested = stopping.is_set()
@@ -135,14 +138,18 @@ def _relay(log_format: str, child: str, line: str) -> None:
 def _show(supervisor: Supervisor, stopping: threading.Event) -> None:
     rate, archive_rate = Rate(), Rate()
 
-    def lines() -> list[str]:
+    def lines() -> list[status_line.StatusLine]:
         overview = supervisor.overview()
         assert overview.capture is not None
         capture = status_line.of_capture(overview.capture, rate.of(overview.capture.changes))
         archive = []
         if overview.archive is not None:
             received = archive_rate.of(overview.archive.received_bytes)
-            archive = [f"archive {status_line.of_archive(overview.archive, received)}"]
-        return [f"capture {capture}", *archive, *(status_line.of_sink(sink) for sink in overview.sinks)]
+            archive = [_named("archive", status_line.of_archive(overview.archive, received))]
+        return [_named("capture", capture), *archive, *(status_line.of_sink(sink) for sink in overview.sinks)]
 
     status_line.show_until(stopping, lines, "tailrace.run")
+
+
+def _named(component: str, line: status_line.StatusLine) -> status_line.StatusLine:
+    return replace(line, text=f"{component} {line.text}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -21,14 +22,21 @@ _PLAIN_SECONDS = 30.0
 _LIVE_SECONDS = 0.25
 
 
-def of_capture(status: CaptureStatus, rate: float) -> str:
+@dataclass(frozen=True)
+class StatusLine:
+    text: str
+    event: Hashable
+    """It is the same as before if nothing has happened since: then a log file does not get the line again."""
+
+
+def of_capture(status: CaptureStatus, rate: float) -> StatusLine:
     text = f"{status.state}: {status.changes:,} changes, {rate:,.0f}/s, durable to {status.durable_lsn}"
     text += f", {output.size(status.lag_bytes)} behind"
     if status.last_committed_at is not None:
         text += f", last change {output.duration(time.time() - status.last_committed_at.timestamp())} ago"
     if status.tables_copying:
         text += f"; {copying(status)}"
-    return text
+    return StatusLine(text, (status.state, status.changes, status.tables_copying, status.rows_copied))
 
 
 def copying(status: CaptureStatus) -> str:
@@ -49,16 +57,16 @@ def _rows_of_rows(rows: int, total: int | None, seconds_left: float | None) -> s
     return text if seconds_left is None else f"{text}, {output.duration(seconds_left)} left"
 
 
-def of_archive(status: ArchiveStatus, rate: float) -> str:
+def of_archive(status: ArchiveStatus, rate: float) -> StatusLine:
     """`rate` is in bytes per second."""
     text = f"{status.state}: {output.size(status.received_bytes)} of WAL, {output.size(rate)}/s"
     text += f", durable to {status.durable_lsn}, {output.size(status.lag_bytes)} behind"
     if status.last_error and status.state != "streaming":
         text += f": {status.last_error}"
-    return text
+    return StatusLine(text, (status.state, status.segments, status.lag_bytes > 0))
 
 
-def of_sink(status: SinkStatus) -> str:
+def of_sink(status: SinkStatus) -> StatusLine:
     text = f"{status.name}: {status.state}, {status.changes:,} changes, {status.changes_per_second:,.0f}/s"
     behind, age = sink_lag(status)
     if (load := loading(status)) is not None:
@@ -71,7 +79,9 @@ def of_sink(status: SinkStatus) -> str:
         text += f", {status.dead_letters:,} dead letters"
     if status.last_error and status.state in ("retrying", "failed"):
         text += f": {status.last_error}"
-    return text
+    # A sink that is behind and does not get on is worth a line each time.
+    event = (status.state, status.changes, status.load_rows, status.dead_letters, age)
+    return StatusLine(text, event)
 
 
 def sink_lag(status: SinkStatus) -> tuple[str | None, str | None]:
@@ -81,13 +91,18 @@ def sink_lag(status: SinkStatus) -> tuple[str | None, str | None]:
     return behind, age
 
 
-def show_until(stopping: threading.Event, lines: Callable[[], Sequence[str]], logger: str) -> None:
-    """Show `lines` until `stopping` is set: live on a terminal, else logged to `logger` every 30 seconds."""
+def show_until(stopping: threading.Event, lines: Callable[[], Sequence[StatusLine]], logger: str) -> None:
+    """Show `lines` until `stopping` is set: live on a terminal, else logged to `logger` every 30 seconds, each only if
+    something has happened since."""
     if output.is_live():
         with output.live_line() as update:
             while not stopping.wait(_LIVE_SECONDS):
-                update(escape("\n".join(lines())))
+                update(escape("\n".join(line.text for line in lines())))
         return
+    logged: list[Hashable] = [line.event for line in lines()]
     while not stopping.wait(_PLAIN_SECONDS):
-        for line in lines():
-            logging.getLogger(logger).info(line)
+        found = lines()
+        for number, line in enumerate(found):
+            if number >= len(logged) or line.event != logged[number]:
+                logging.getLogger(logger).info(line.text)
+        logged = [line.event for line in found]

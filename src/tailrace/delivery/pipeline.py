@@ -64,6 +64,9 @@ class StepQuery(Protocol):
     def failure(self) -> Exception | None:
         """Why the query ended by itself; None while it runs."""
 
+    def is_lost(self) -> bool:
+        """Whether no query can be started any more. The process ends then, and says why."""
+
 
 @dataclass(eq=False)
 class OpenBatch:
@@ -551,7 +554,9 @@ class Pipeline:
                         raise failure
                 self._may_end.wait()
             except Exception as error:
-                if not self._stopping.is_set():
+                if not self._stopping.is_set() and query.is_lost():
+                    self._stopping.wait()
+                elif not self._stopping.is_set():
                     self._fail(error if isinstance(error, TailraceError) else _ended(self.name, error))
                     self._stopping.wait(max(self._retry_at - time.monotonic(), 0))
             finally:

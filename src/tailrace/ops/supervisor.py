@@ -7,8 +7,8 @@ So each child process runs the same command that an operator would run alone, an
 (`supervisor_socket`).
 
 A process that dies is restarted after a delay that grows. A process that ends with a permanent error stays down and is
-reported, while the others continue. On a stop, the sinks finish their step; then capture seals and acknowledges
-what is committed.
+reported; what else runs then is up to the caller. On a stop, the sinks finish their step; then capture seals and
+acknowledges what is committed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _SINKS_GRACE_SECONDS = 45.0
 _CAPTURE_GRACE_SECONDS = 25.0
 # A process that ran this long did not die of the previous cause: the restart delay starts over.
 _SETTLED_SECONDS = 60.0
+# A signal to all processes may reach a child before the supervisor: then its end is no failure.
+_SIGNAL_SECONDS = 0.5
 # How long to wait for the last lines of a child process that has exited.
 _LAST_LINES_SECONDS = 2.0
 
@@ -68,7 +70,8 @@ def classify_exit(name: str, code: int, error: Mapping[str, Any] | None, was_up:
     """
     if error is None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return ComponentFailure(f"{name} {how}", "see its log lines")
+        # With 2 it did not accept its settings or arguments, which a restart does not change.
+        return ComponentFailure(f"{name} {how}", "see its log lines", is_final=code == 2)
     # If Spark could not be started, it will not start the next time either. If it ran and then failed, it may.
     is_transient = error["retry"] or (error["kind"] == "SparkError" and was_up)
     return ComponentFailure(error["message"], error["hint"], not is_transient)
@@ -112,6 +115,10 @@ class ChildProcess:
                 return False
             return True
 
+    def expect_end(self) -> None:
+        """From now on, the process may end, and is not restarted."""
+        self._stopping.set()
+
     def stop(self, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds. A kill is safe: durable writes are atomic."""
         self._stopping.set()
@@ -141,7 +148,7 @@ class ChildProcess:
             if process is None:
                 break
             code = self._await_exit(process)
-            if self._stopping.is_set():
+            if self._stopping.wait(_SIGNAL_SECONDS):
                 break
             if time.monotonic() - started_at > _SETTLED_SECONDS:
                 backoff = Backoff(first=1.0)
@@ -153,7 +160,7 @@ class ChildProcess:
             self.state = "restarting"
             self.restarts += 1
             delay = backoff.next()
-            _log.warning("%s; restarting in %.1f s", self.failure.message, delay)
+            _log.warning("%s; restarting in %.1f s. %s", self.failure.message, delay, self.failure.hint)
             self._stopping.wait(delay)
         self.state = "stopped"
 
@@ -231,6 +238,11 @@ class Supervisor:
         return all(child.state in ("failed", "stopped") for child in self.children)
 
     @property
+    def has_lost_capture(self) -> bool:
+        """Whether capture has failed permanently: from now on, the source keeps its WAL for it."""
+        return self._capture.state == "failed"
+
+    @property
     def failures(self) -> list[ComponentFailure]:
         """Permanent failures: first those of sinks, then those of whole processes."""
         sinks = [
@@ -246,6 +258,8 @@ class Supervisor:
 
     def stop(self, grace_s: float | None = None) -> None:
         """Stop delivery, then the archive and capture. With `grace_s`, kill what takes longer than about that."""
+        for child in self.children:
+            child.expect_end()
         deadline = time.monotonic() + (grace_s if grace_s is not None else float("inf"))
         if self._deliver is not None:
             self._deliver.stop(min(_SINKS_GRACE_SECONDS, deadline - time.monotonic()))

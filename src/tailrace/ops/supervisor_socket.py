@@ -35,6 +35,8 @@ def report_to_supervisor(
 ) -> Iterator[None]:
     """Report to the supervisor until the context exits. Without a supervisor, do nothing.
 
+    An error is reported too, and ends the process: the supervisor prints it.
+
     `status` returns the object to report, `stop` is called when the supervisor exits, and `handle` receives the
     supervisor's requests.
     """
@@ -72,7 +74,7 @@ def report_to_supervisor(
             ended.set()
             reporter.join()
             send({"error": error_to_json(error)})
-            raise
+            raise SystemExit(1) from None
         else:
             ended.set()
             reporter.join()

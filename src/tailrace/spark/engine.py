@@ -24,7 +24,7 @@ from tailrace.log import planner, snapshot
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
 from tailrace.settings import Settings
-from tailrace.spark import class_archive, engine_session
+from tailrace.spark import class_archive, engine_session, java_process
 from tailrace.spark.executor import SparkExecutor
 from tailrace.spark.progress import ProgressListener
 from tailrace.spark.session import StartingSession, processors
@@ -148,11 +148,11 @@ class Engine:
             shutil.rmtree(self._checkpoints, ignore_errors=True)
 
     @property
-    def is_broken(self) -> bool:
-        """Whether the Java process of the engine's own session has ended: this process cannot start another."""
-        gateway = self._spark.sparkContext._gateway if self._owns_session and self._spark is not None else None
-        process = getattr(gateway, "proc", None)
-        return process is not None and process.poll() is not None
+    def java_exit_code(self) -> int | None:
+        """How the Java process of the engine's own session has ended: this process cannot start another. None while it
+        runs."""
+        process = java_process.of(self._spark) if self._owns_session and self._spark is not None else None
+        return None if process is None else process.poll()
 
     def end(self) -> Offset:
         """The end of the log now."""

@@ -31,6 +31,7 @@ class ForkServerProcess:
                 [sys.executable, "-m", "tailrace.spark.fork_server", str(listener.fileno()), *imports],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
+                start_new_session=True,  # as Java
                 env=os.environ | seed,
             )
 

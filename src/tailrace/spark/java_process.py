@@ -16,10 +16,13 @@ import time
 from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import SparkError
 from tailrace.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JAVA_OPTIONS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",
@@ -54,6 +57,7 @@ JAVA_OPTIONS: Final = (
 
 _MAIN: Final = "org.apache.spark.deploy.SparkSubmit"
 _POLL_S: Final = 0.01
+_END_S: Final = 1.0
 # A busy machine with one processor needs half a minute.
 _PATIENCE_S: Final = 300.0
 
@@ -74,6 +78,7 @@ class JavaProcess:
         self.process = subprocess.Popen(
             command(home, configuration, os.environ),
             stdin=subprocess.PIPE,
+            start_new_session=True,  # a signal for the whole group is for the driver, which ends Java in order
             env=os.environ
             | java.environment()
             | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)},
@@ -93,6 +98,20 @@ class JavaProcess:
         port, length = struct.unpack_from("!ii", content)
         secret = content[8 : 8 + length].decode()
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+
+
+def of(spark: SparkSession) -> subprocess.Popen[bytes] | None:
+    """The Java process of a session; None if this process did not start it."""
+    return getattr(spark.sparkContext._gateway, "proc", None)
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the session's Java process has ended. Its connections break a moment earlier, so this waits for it."""
+    process = of(spark)
+    try:
+        return process is not None and process.wait(_END_S) is not None
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def start(configuration: Mapping[str, str]) -> JavaProcess | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -152,6 +153,7 @@ class StartingSession:
         if self._uses_bare:
             _use_bare_file_system(spark)
         _let_java_hang_up(spark)
+        logging.getLogger().addFilter(_is_not_py4j)
         return spark
 
     def _python(self) -> dict[str, str]:
@@ -251,6 +253,11 @@ def _let_java_hang_up(spark: SparkSession) -> None:
             report(request, address)
 
     server.handle_error = handle_error  # type: ignore[assignment, method-assign]
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """When Java ends, py4j logs a traceback for each call to it, and raises the error too."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def processors() -> int:

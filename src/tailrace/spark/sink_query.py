@@ -18,6 +18,7 @@ from tailrace.delivery.pipeline import Pipeline
 from tailrace.delivery.step import PlannedStep
 from tailrace.delivery.task import TaskResult
 from tailrace.errors import SinkError, SparkError, TailraceError
+from tailrace.spark import java_process
 from tailrace.spark.datasource import register
 from tailrace.spark.progress import query_name
 from tailrace.spark.session import first_line
@@ -95,6 +96,9 @@ class SinkQuery:
         if self._query is None or self._query.isActive:
             return None
         return self._query.exception() or SinkError(f"sink {self._pipeline.name}: the streaming query was stopped")
+
+    def is_lost(self) -> bool:
+        return java_process.has_ended(self._spark)
 
     def _batch(self, batch: DataFrame, _: int) -> None:
         """Called by Spark for each batch. An exception would end the query, so the pipeline reports failures itself and

@@ -346,7 +346,7 @@ class SnapshotJob:
     def _end_workers(self) -> None:
         for worker in self._workers:
             if worker.task is not None:
-                worker.process.terminate()
+                worker.process.kill()  # it ignores SIGTERM, and what it has stored is removed
             worker.pipe.close()
         for worker in self._workers:
             worker.process.join(5)

@@ -95,7 +95,8 @@ Report = WorkerReady | CopyProgress | PartFinished | CopyFailure
 
 
 def main(pipe: Pipe, settings: WorkerSettings) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole process group; the parent decides
     try:
         _work(pipe, settings)
     except (EOFError, BrokenPipeError):
