@@ -78,6 +78,7 @@ def environment(database: Database, store_url: str, options: Mapping[str, str] |
     """The environment for `tailrace`, with segments small enough for a test to write many."""
     given = {
         "TAILRACE_SOURCE_URL": database.url,
+        "TAILRACE_SOURCE_SLOT": "tailrace",
         "TAILRACE_STORE_URL": store_url,
         "TAILRACE_CAPTURE_SEAL_AFTER_MS": "5",
         "TAILRACE_CAPTURE_SEGMENT_BYTES": str(64 * 1024),

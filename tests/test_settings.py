@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from tailrace.errors import ConfigError
 from tailrace.settings import Secret, Settings, SourceSettings, load
 from tailrace.settings.parser import Faults, read_section
 from tailrace.settings.pattern import TablePattern
+from tailrace.settings.slot_name import default_slot
 from tailrace.sinks import from_settings
 
 BOTH = {"TAILRACE_SOURCE_URL": "postgresql://u@h/d", "TAILRACE_STORE_URL": "file:///x"}
@@ -269,3 +271,18 @@ def test_a_setting_may_be_a_word_or_a_table(given: object, found: object) -> Non
         with pytest.raises(ConfigError, match=r"choice.policy is not a table of strings or a string"):
             faults.raise_if_any("file")
     assert read_section("choice", _Choice, {}, {"TAILRACE_CHOICE_POLICY": "null"}, faults) == {"policy": "null"}
+
+
+def test_the_default_slot_contains_the_databases_name() -> None:
+    def slot(recorded: str | None = None, **given: str) -> str:
+        source = {"TAILRACE_SOURCE_URL": "postgresql://me@host/shop", "TAILRACE_STORE_URL": "file:///log"}
+        return load(None, source | given, find_slot=lambda _: recorded).source.slot
+
+    assert slot() == "tailrace_shop"
+    assert slot("tailrace") == "tailrace", "a log of an earlier version keeps its slot"
+    assert slot("other", TAILRACE_SOURCE_SLOT="mine") == "mine"
+    assert slot(TAILRACE_SOURCE_URL="postgresql://me@host") == "tailrace_me", "as libpq chooses the database"
+    names = ["My-Shop", "my-shop", "my_shop", "x" * 63, "x" * 62 + "y", "ü"]
+    found = [default_slot(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert all(re.fullmatch("[a-z0-9_]{1,63}", name) for name in found)

@@ -85,6 +85,12 @@ class Store:
             raise ConfigError(f"store {url}: {error}", "see [store] in docs/configuration.md") from error
         return Store(url, backend)
 
+    def probe(self, prefix: str = "") -> None:
+        """Write and remove an object, because a store that only lists is of no use. Raises Tailrace's errors."""
+        key = f"{prefix}check-{uuid.uuid4().hex}"
+        self.create(key, b"written by `tailrace check`")
+        self.delete(key)
+
     def create(self, key: str, data: bytes) -> bool:
         """Create an object durably. Return False if the key already holds other bytes; the same bytes are a success."""
         with self._translate_errors(key):

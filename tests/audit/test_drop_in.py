@@ -17,8 +17,12 @@ from tests.fixtures.postgres import running
 from tests.fixtures.tls import Tls, TlsProxy
 
 from tailrace.audit import bemi_environment
+from tailrace.change import Lsn
 from tailrace.embedded.process import free_port, wait_until
 from tailrace.errors import ConfigError
+from tailrace.log import source_record
+from tailrace.log.segment import SourceIdentity
+from tailrace.store import Store
 
 PLANTED = "planted-0c7b1f"
 
@@ -149,3 +153,25 @@ def test_settings_from_the_environment() -> None:
         )
     for word in ("DB_PORT", "DB_SSL_MODE", "LOG_LEVEL", "HEALTH_PORT", "slot"):
         assert word in str(caught.value)
+
+
+def test_each_slot_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def found(**given: str) -> tuple[str, str]:
+        settings = bemi_environment.read(given).settings
+        return settings.source.slot, settings.store.url
+
+    log = tmp_path / "tailrace-log"
+    assert found(DB_NAME="shop") == ("tailrace_shop", (log / "tailrace_shop").as_uri())
+    assert found(SLOT_NAME="bemi") == ("bemi", (log / "bemi").as_uri())
+    assert not log.exists(), "to read the settings creates nothing"
+    assert found(DB_NAME="shop", TAILRACE_STORE_URL="file:///elsewhere") == ("tailrace_shop", "file:///elsewhere")
+
+    # An earlier version stored the log in the folder itself. It stays there, for its slot.
+    identity = SourceIdentity("1", 1, "shop", "tailrace", "tailrace")
+    source_record.save(Store.open(log.as_uri()), identity, Lsn(1))
+    assert found(DB_NAME="shop") == ("tailrace", log.as_uri())
+    assert found(SLOT_NAME="tailrace") == ("tailrace", log.as_uri())
+    assert found(SLOT_NAME="bemi") == ("bemi", (log / "bemi").as_uri())
+    assert found(DB_NAME="shop", TAILRACE_STORE_URL=log.as_uri()) == ("tailrace", log.as_uri())

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tailrace.errors import TailraceError
+from tailrace.log import source_record
 from tailrace.settings import Secret, Settings, SnapshotSettings, SourceSettings, StoreSettings, check_source
 from tailrace.settings.environment import LOG, check_port, postgres_url
 from tailrace.settings.parser import Faults
+from tailrace.settings.slot_name import default_slot
+from tailrace.store import Store
 
 _SINK: Final = "audit"
 _MODES: Final = ("disable", "require", "verify-ca", "verify-full")
@@ -38,12 +42,12 @@ def read(environ: Mapping[str, str]) -> BemiEnvironment:
     destination = _server(given, "DEST_DB_", source, faults)
     names = [name.strip() for name in given.get("TABLES", "").split(",") if name.strip()]
     tables = tuple([_quote_name(name) if "." in name else f"public.{_quote_name(name)}" for name in names])
-    store = environ.get("TAILRACE_STORE_URL") or Path(LOG).absolute().as_uri()
+    slot, store = _slot_and_store(given, source["name"])
     values: dict[str, Any] = {
         "url": source["url"],
         "password": Secret(source["password"]),
         "sslmode": source["sslmode"],
-        "slot": given.get("SLOT_NAME", "tailrace"),
+        "slot": slot,
         "publication": given.get("PUBLICATION_NAME", "tailrace"),
         "tables": tables or ("*.*",),
     }
@@ -79,6 +83,27 @@ def read(environ: Mapping[str, str]) -> BemiEnvironment:
         float(timeout),
         given.get("CLEANUP_ON_SHUTDOWN", "").lower() in ("true", "1", "yes"),
     )
+
+
+def _slot_and_store(given: Mapping[str, str], database: str) -> tuple[str, str]:
+    """The slot, and the URL of its log: a folder for each slot, because audits of several databases may run side by
+    side. A log that an earlier version stored directly in the folder stays there, and names its slot."""
+    name = given.get("SLOT_NAME")
+    if url := given.get("TAILRACE_STORE_URL"):
+        return name or _recorded_slot(url) or default_slot(database), url
+    common = Path(LOG).absolute()
+    earlier = _recorded_slot(common.as_uri()) if (common / source_record.KEY).exists() else None
+    if earlier is not None and name in (None, earlier):
+        return earlier, common.as_uri()
+    slot = name or default_slot(database)
+    return slot, (common / slot).as_uri()
+
+
+def _recorded_slot(url: str) -> str | None:
+    try:
+        return source_record.slot(Store.open(url, {}, must_exist=True))
+    except TailraceError:
+        return None  # capture meets it too
 
 
 def is_given(environ: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from tailrace.cli.global_option import with_global_options
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
-    from tailrace.settings import Settings
+    from tailrace.settings import Settings, StoreSettings
 
 # Names and summaries. The module `tailrace.cli.<name>` defines the command as `command`.
 COMMANDS: Final = {
@@ -95,7 +95,18 @@ class Invocation:
         from tailrace.settings import load
 
         path = self.config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
-        return load(path, os.environ, requires)
+        return load(path, os.environ, requires, _recorded_slot)
+
+
+def _recorded_slot(store: StoreSettings) -> str | None:
+    """The slot of an existing log: one that an earlier version began has another default."""
+    from tailrace.log import source_record
+    from tailrace.store import Store
+
+    try:
+        return source_record.slot(Store.open(store.url, store.options, must_exist=True))
+    except TailraceError:
+        return None  # the command meets it too, if it needs the store
 
 
 class _Commands(click.Group):

@@ -31,7 +31,8 @@ def command(ctx: click.Context) -> None:
     This replaces Bemi and Zemi, and reads the same environment variables: DB_HOST, DB_PORT, DB_NAME, DB_USER,
     DB_PASSWORD, DB_SSL_MODE, DB_SSL_ROOT_CERT; the same with the prefix DEST_ for another destination; SLOT_NAME,
     PUBLICATION_NAME, TABLES, LOG_LEVEL, HEALTH_PORT, METRICS_PORT, SHUTDOWN_TIMEOUT, CLEANUP_ON_SHUTDOWN. No settings
-    file is needed. The log is stored in ./tailrace-log, or at TAILRACE_STORE_URL.
+    file is needed. The log is stored in ./tailrace-log/<slot>, or at TAILRACE_STORE_URL. A log that an earlier version
+    stored in ./tailrace-log stays there.
     """
     if ctx.invoked_subcommand in (None, compatibility.PROCESS_GROUP):
         env = bemi_environment.read(os.environ)
@@ -53,6 +54,7 @@ def _run(invocation: CompatibleInvocation, env: BemiEnvironment) -> None:
     from tailrace.cli.run import serve, supervise
 
     invocation.start_logging()
+    _log.info("slot %s, log at %s", env.settings.source.slot, env.settings.store.url)
     # Monitoring runs on other machines, so status is readable there. Control requests need a token that nobody knows.
     http = HttpSettings(host="0.0.0.0", token=Secret(secrets.token_urlsafe()))  # noqa: S104
     ports = sorted({port for port in (env.health_port, env.metrics_port) if port is not None})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -17,9 +17,11 @@ from tailrace import sinks
 from tailrace.capture.postgres.check import can_capture, inspect
 from tailrace.cli import Invocation
 from tailrace.delivery.contract import ChecksDestination
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.finding import Finding, Severity
 from tailrace.recovery.check import inspect_archive
+from tailrace.settings import Settings
+from tailrace.store import Store
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -27,36 +29,61 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 @click.command("check", short_help="Check the source and the sinks, and print what fixes them.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then log in to
-    the destinations of some sinks (kafka, rabbitmq, webhook, mysql, opensearch, valkey) and test the rights that
-    delivery needs.
+    """Check whether capture can run and what it would miss, and print the SQL that fixes each finding. Then check every
+    sink: its type and options, whether it can log in to its destination, and the rights that delivery needs there.
 
-    With `enabled = true` in [archive], check whether the WAL can be archived, and write and remove an object.
+    An object is written to the store, and to the destination of a files or iceberg sink, and removed again. With
+    `enabled = true` in [archive], check whether the WAL can be archived.
 
-    This changes nothing on the source. Exits with 0 if capture and these sinks can run, with 1 if one of them cannot.
+    This changes nothing on the source. Exits with 0 if capture and all sinks can run, with 1 if one of them cannot.
     """
     settings = invocation.audit_settings("source")
-    reports = [("capture", inspect(settings.source))]
+    reports = [("capture", [*_findings("source", lambda: inspect(settings.source)), *_store_findings(settings)])]
     if settings.archive.enabled:
-        reports.append(("archive", inspect_archive(settings)))
-    reports += [
-        (f"sink {configured.name}", _check_sink(configured.name, configured.sink))
-        for configured in sinks.from_settings(settings, os.environ)
-        if isinstance(configured.sink, ChecksDestination)
-    ]
+        reports.append(("archive", _findings("archive", lambda: inspect_archive(settings))))
+    reports += _sink_reports(settings)
     for name, findings in reports:
         (_show if sys.stdout.isatty() else _print)(name, findings)
     if not all(can_capture(findings) for _, findings in reports):
         raise SystemExit(1)
 
 
-def _check_sink(name: str, sink: ChecksDestination) -> list[Finding]:
+def _sink_reports(settings: Settings) -> Iterator[tuple[str, list[Finding]]]:
+    try:
+        configured = sinks.from_settings(settings, os.environ)
+    except ConfigError as error:
+        yield "delivery", [Finding(Severity.ERROR, "settings:", f"{error}{_hint(error)}")]
+        return
+    for one in configured:
+        check = one.sink.check if isinstance(one.sink, ChecksDestination) else None
+        unchecked = Finding(Severity.NOTE, f"sink {one.name}", "does not say whether its destination can be reached")
+        name = f"sink {one.name}"
+        yield name, [unchecked] if check is None else _findings(f"{name}:", check)
+
+
+def _store_findings(settings: Settings) -> list[Finding]:
+    if not settings.store.url:
+        return [Finding(Severity.WARNING, "store", "has no url: set url in [store], where the log is to be stored")]
+
+    def probe() -> Iterable[Finding]:
+        Store.open(settings.store.url, settings.store.options).probe()
+        return ()
+
+    return _findings("store", probe)
+
+
+def _findings(subject: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds; if it fails, that is what it found."""
     findings: list[Finding] = []
     try:
-        findings += sink.check()
+        findings += check()
     except TailraceError as error:
-        findings.append(Finding(Severity.ERROR, f"sink {name}:", f"{error}. {error.hint}"))
+        findings.append(Finding(Severity.ERROR, subject, f"{error}{_hint(error)}"))
     return findings
+
+
+def _hint(error: TailraceError) -> str:
+    return f". {error.hint}" if error.hint else ""
 
 
 def _print(name: str, findings: Sequence[Finding]) -> None:

@@ -54,6 +54,8 @@ class SinkContext:
 
     store: settings.StoreSettings
     common: SinkSettings = field(default_factory=lambda: SinkSettings())
+    source_tables: tuple[str, ...] = ()
+    """The patterns of `source.tables`: what will be captured, as far as that is known before capture has run."""
 
 
 class SinkStatement(Protocol):

@@ -33,6 +33,12 @@ def load(store: Store) -> Mapping[str, Any] | None:
     return raw  # type: ignore[no-any-return]
 
 
+def slot(store: Store) -> str | None:
+    """The slot that the log is captured from; None before the first run of capture."""
+    raw = load(store)
+    return None if raw is None else str(raw["slot"])
+
+
 def begins_at(store: Store) -> Lsn:
     """The LSN from which on the log has every change: where it was started, or restarted after a gap."""
     raw = load(store)

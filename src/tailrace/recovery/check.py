@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,15 +93,11 @@ def _slot_findings(connection: psycopg.Connection[Any], settings: Settings) -> I
 
 
 def _store_findings(settings: Settings) -> Iterator[Finding]:
-    """Write and remove an object, because a store that only lists is of no use."""
     if not settings.store.url:
         yield Finding(Severity.ERROR, "store", "has no url: set url in [store]")
         return
-    key = f"{PREFIX}/check-{uuid.uuid4().hex}"
     try:
-        store = Store.open(settings.store.url, settings.store.options)
-        store.create(key, b"written by `tailrace check`")
-        store.delete(key)
+        Store.open(settings.store.url, settings.store.options).probe(f"{PREFIX}/")
     except TailraceError as error:
         yield Finding(
             Severity.ERROR,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -18,6 +18,7 @@ from tailrace.settings.duration import parse_duration
 from tailrace.settings.parser import Faults, read_section, read_toml
 from tailrace.settings.pattern import TablePattern
 from tailrace.settings.secret import Secret, split_password
+from tailrace.settings.slot_name import database_of, default_slot
 
 __all__ = [
     "ArchiveSettings",
@@ -49,9 +50,10 @@ class SourceSettings:
     """Better set by `password_file` or PGPASSWORD than in a file that gets copied around."""
     password_file: Path | None = None
     slot: str = "tailrace"
+    """`load` replaces this default by the slot that the log names, or by one that contains the database's name."""
     publication: str = "tailrace"
     tables: tuple[str, ...] = ("public.*",)
-    """The tables in a publication that capture creates, and the tables that `check` inspects."""
+    """The tables to capture: those of a publication that capture creates, and new ones that it adds."""
     sslmode: str | None = field(
         default=None, metadata={"choices": ("disable", "prefer", "require", "verify-ca", "verify-full")}
     )
@@ -186,11 +188,17 @@ class Settings:
     sinks: tuple[SinkTable, ...] = field(default=(), repr=False)
 
 
-def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str] = ("source", "store")) -> Settings:
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    requires: Collection[str] = ("source", "store"),
+    find_slot: Callable[[StoreSettings], str | None] = lambda _: None,
+) -> Settings:
     """Load settings, and report all faults in one ConfigError.
 
     `path` is the TOML file; None loads from the environment alone. `environ` overrides the file. `requires` names the
-    sections whose `url` the caller needs.
+    sections whose `url` the caller needs. `find_slot` returns the slot that the log in a store was captured from, if
+    there is a log: it is used if the settings name no slot.
     """
     raw = read_toml(path) if path else {}
     faults = Faults()
@@ -211,9 +219,14 @@ def load(path: Path | None, environ: Mapping[str, str], requires: Collection[str
     for name in requires:
         if not values[name].get("url") and f"{name}.url" not in faults:
             faults.add(f"{name}.url", f"is missing: set it, or TAILRACE_{name.upper()}_URL")
+    is_slot_given = "slot" in values["source"]
     source = _source(values.pop("source"), path, environ, faults)
     _check_archive(values["archive"], faults)
     faults.raise_if_any(path)
+    if not is_slot_given:
+        found = find_slot(StoreSettings(**values["store"])) if values["store"].get("url") else None
+        database = database_of(source.url, environ)
+        source = replace(source, slot=found or (source.slot if database is None else default_slot(database)))
     return Settings(source=source, sinks=sinks, **{name: sections[name](**v) for name, v in values.items()})
 
 

@@ -29,6 +29,12 @@ class TablePattern:
             raise ConfigError(f"{text!r} is not a pattern of table names", hint)
         return cls(text, _expression(parts[0]), _expression(parts[1]))
 
+    @property
+    def schema_name(self) -> str | None:
+        """The schema, if the pattern matches only one."""
+        part = next(_PART.finditer(self.text)).group()
+        return None if re.search(r"[*?]", re.sub(r'"(?:[^"]|"")*"', "", part)) else _unquote(part)
+
     def matches(self, schema: str, table: str) -> bool:
         return bool(self.schema.fullmatch(schema) and self.table.fullmatch(table))
 

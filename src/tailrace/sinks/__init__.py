@@ -47,7 +47,7 @@ def from_settings(all_settings: settings.Settings, environ: Mapping[str, str]) -
     Raises a ConfigError that lists the faults of all sinks.
     """
     faults = Faults()
-    context = SinkContext(all_settings.store)
+    context = SinkContext(all_settings.store, source_tables=all_settings.source.tables)
     prefixes = [_prefix(str(raw["name"])) for raw in all_settings.sinks]
     created = []
     for raw, prefix in zip(all_settings.sinks, prefixes, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -18,6 +18,7 @@ from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError, SinkError
+from tailrace.finding import Finding
 from tailrace.log import source_record
 from tailrace.log.reader import LogReader
 from tailrace.sinks.audit import sql_function, unsent_value
@@ -28,6 +29,7 @@ from tailrace.sinks.audit.recovery import ValueRecovery
 from tailrace.sinks.audit.staged_changes import ContextStitcher, StagedChanges, stage, with_contexts
 from tailrace.sinks.audit.trail_record import TrailRecord
 from tailrace.sinks.database.postgresql.destination import Connection, Destination
+from tailrace.sinks.database.postgresql.destination_check import destination_findings
 from tailrace.sinks.database.postgresql.destination_error import classify_errors, copy_error
 from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
 from tailrace.sinks.database.postgresql.ledger import Ledger
@@ -76,6 +78,10 @@ class AuditSink(BaseSink):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_options": self._options.to_picklable(), "_session": None}
+
+    def check(self) -> Iterator[Finding]:
+        with classify_errors(), self._options.connect() as connection:
+            yield from destination_findings(connection, self._options.schema, [self._table_name[0]])
 
     def open(self) -> State:
         self.close()

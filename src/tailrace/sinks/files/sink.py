@@ -18,6 +18,7 @@ from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
 from tailrace.delivery.cursors import StoredState
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import ConfigError
+from tailrace.finding import Finding
 from tailrace.log.decoding import LogicalMessages, TableChanges
 from tailrace.sinks.files import layout
 from tailrace.sinks.files.file_format import MIB, FileFormat, FileFragment, JsonLinesFormat, ParquetFormat
@@ -95,6 +96,11 @@ class FilesSink(BaseSink):
     def open(self) -> State:
         self._stored_state = cursors.load(self._store, self.name) or StoredState()
         return self._stored_state.state
+
+    def check(self) -> Iterator[Finding]:
+        """Write and remove an object; nothing else shows whether that is allowed."""
+        self._files.probe()
+        return iter(())
 
     def pending(self) -> Step | None:
         return self._stored_state.pending

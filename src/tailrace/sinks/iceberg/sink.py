@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from tailrace.delivery.coalesce import coalesce
 from tailrace.delivery.contract import BaseSink, Parallel, Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.errors import FencedError
+from tailrace.finding import Finding
 from tailrace.lake import point
 from tailrace.lake.options import IcebergOptions
 from tailrace.lake.point import Kind, Point, SnapshotSummary
@@ -28,6 +29,7 @@ from tailrace.lake.warehouse import Warehouse
 from tailrace.log import source_record
 from tailrace.log.decoding import TableChanges
 from tailrace.sinks.iceberg import delta, properties
+from tailrace.sinks.iceberg.catalog_check import catalog_findings
 from tailrace.sinks.iceberg.fingerprint import Seed
 from tailrace.sinks.iceberg.iceberg_schema import TableSchema, new_table_schema
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
@@ -91,6 +93,11 @@ class IcebergSink(BaseSink):
         if self._cached_warehouse is None:
             self._cached_warehouse = Warehouse(self._options)
         return self._cached_warehouse
+
+    def check(self) -> Iterator[Finding]:
+        """Write and remove an object in the warehouse, and log in to the catalog."""
+        self._warehouse.store.probe()
+        yield from catalog_findings(self._options)
 
     def open(self) -> State:
         self.close()

@@ -8,7 +8,7 @@ that message, so the sink takes all of its messages into account. The cursor in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -17,6 +17,7 @@ from tailrace.delivery.contract import Part, State, Step
 from tailrace.delivery.sink_settings import SinkContext
 from tailrace.delivery.task import Executor, log_reader, run_in_process
 from tailrace.errors import SinkError, TailraceError
+from tailrace.finding import Finding
 from tailrace.log import planner, published_table
 from tailrace.log.decoding import Chunk, TableChanges
 from tailrace.log.published_table import PublishedOids
@@ -111,6 +112,18 @@ class NatsSink(RoutedSink):
         )
         self._responder.start()
         return state
+
+    def check(self) -> Iterator[Finding]:
+        options = self._options
+        client = NatsClient(options, f"tailrace {self.name} check")
+        try:
+            jetstream.raise_for_error(client.request("$JS.API.INFO"))
+            missing = client.request(f"$JS.API.STREAM.INFO.{options.stream}").get("error", {}).get("err_code")
+            if missing != jetstream.NO_STREAM or not options.create:
+                jetstream.ensure_stream(client, options.stream, [f"{options.subject}.>"], {}, create=False)
+        finally:
+            client.close()
+        return iter(())
 
     def stage(self, part: Part) -> PublishReceipt:
         """Publish a part and return the tail of the stream once it holds all of it."""

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tailrace.delivery.contract import Receipt, State, Step
+from tailrace.delivery.sink_settings import SinkContext
+from tailrace.finding import Finding
 from tailrace.sinks.database.postgresql.destination import Connection, Destination
+from tailrace.sinks.database.postgresql.destination_check import destination_findings
 from tailrace.sinks.database.postgresql.destination_error import classify_errors
 from tailrace.sinks.database.postgresql.destination_type import DestinationTypes
 from tailrace.sinks.database.postgresql.ledger import Ledger
@@ -24,6 +27,7 @@ from tailrace.sinks.database.replica_sink import (
 from tailrace.sinks.database.staged_rows import RowBatch
 from tailrace.sinks.database.staging import RowWriter, prefix
 from tailrace.sinks.database.table_write import TableWrite
+from tailrace.sinks.database.target_schema import target_schemas
 from tailrace.sinks.postgres.definitions import PostgresDefinitions
 from tailrace.sinks.postgres.history_statement import PostgresHistory
 from tailrace.sinks.postgres.mirror_statement import PostgresMirror, StatementRunner
@@ -39,15 +43,16 @@ class PostgresOptions(Destination):
 class PostgresSink(ReplicaSink):
     Options: ClassVar[type] = PostgresOptions
 
-    def __init__(self, name: str, options: PostgresOptions, context: object = None) -> None:  # noqa: ARG002
+    def __init__(self, name: str, options: PostgresOptions, context: SinkContext | None = None) -> None:
         self.name = name
+        self._context = context
         self.is_history = options.mode == "history"
         self._options = options.validate()
         self._session: _ReplicaSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: without connections, with the password."""
-        return self.__dict__ | {"_options": self._options.to_picklable(), "_session": None}
+        return self.__dict__ | {"_options": self._options.to_picklable(), "_session": None, "_context": None}
 
     def open(self) -> State:
         self.close()
@@ -67,6 +72,11 @@ class PostgresSink(ReplicaSink):
             except BaseException:
                 connection.close()
                 raise
+
+    def check(self) -> Iterator[Finding]:
+        targets = target_schemas(self._context) if self._context is not None else ()
+        with classify_errors(), self._options.connect() as connection:
+            yield from destination_findings(connection, self._options.schema, targets)
 
     @contextmanager
     def writers(self) -> Iterator[Callable[[TableWrite[RowBatch]], RowWriter]]:

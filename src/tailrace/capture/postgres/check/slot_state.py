@@ -69,14 +69,16 @@ def slot_findings(
         )
         return
     drop = script(connection, "SELECT pg_catalog.pg_drop_replication_slot({});", name)
-    other = "give source.slot another name, or drop this slot if it is not needed"
+    # What somebody else uses is not offered to be dropped.
+    other = "give source.slot another name"
     if slot.type != "logical" or slot.plugin != "pgoutput":
-        yield Finding(Severity.ERROR, subject, f"is for {slot.plugin or slot.type}, not for pgoutput: {other}", drop)
-    elif slot.database != server.database:
-        yield Finding(
-            Severity.ERROR, subject, f"belongs to database {slot.database}, not {server.database}: {other}", drop
-        )
-    elif slot.wal_status == "lost":
+        yield Finding(Severity.ERROR, subject, f"is for {slot.plugin or slot.type}, not for pgoutput: {other}")
+        return
+    if slot.database != server.database:
+        message = f"belongs to database {slot.database}, not {server.database}: {other}"
+        yield Finding(Severity.ERROR, subject, message)
+        return
+    if slot.wal_status == "lost":
         reason = f" ({slot.reason})" if slot.reason else ""
         yield Finding(
             Severity.ERROR,

@@ -109,7 +109,9 @@ def table_findings(
         if table.is_capturable:
             yield from _identity_findings(connection, publication, table)
             yield from _generated_column_findings(connection, server, publication, table)
-    yield from _privilege_findings(connection, server, [t for t in tables if t.is_capturable])
+    # What the publication lacks is not copied. If there is none yet, it gets what can be published.
+    copied = [t for t in tables if t.is_capturable and (publication.publishes(t) or not publication.exists)]
+    yield from _privilege_findings(connection, server, [t for t in copied if t.has_identity or publication.exists])
     yield from _uncaptured_findings(connection, tables)
 
 
