@@ -63,7 +63,7 @@ def _sink_reports(settings: Settings) -> Iterator[tuple[str, list[Finding]]]:
 
 def _store_findings(settings: Settings) -> list[Finding]:
     if not settings.store.url:
-        return [Finding(Severity.WARNING, "store", "has no url: set url in [store], where the log is to be stored")]
+        return [Finding(Severity.NOTE, "store", "has no url: set url in [store], where the log is to be stored")]
 
     def probe() -> Iterable[Finding]:
         Store.open(settings.store.url, settings.store.options).probe()
