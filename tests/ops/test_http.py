@@ -14,7 +14,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from tailrace.capture.uncaptured import UncapturedTable
+from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.change import Lsn, Position
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.embedded.process import free_port

@@ -11,10 +11,10 @@ import pytest
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
-from tailrace.capture import slot
-from tailrace.capture.publication_watch import PublicationWatch
-from tailrace.capture.source_connection import connect
-from tailrace.capture.uncaptured import UncapturedTable
+from tailrace.capture.postgres import slot
+from tailrace.capture.postgres.publication_watch import PublicationWatch
+from tailrace.capture.postgres.source_connection import connect
+from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.embedded.process import wait_until
 from tailrace.log import seen_table
 from tailrace.ops.probe import source_status
