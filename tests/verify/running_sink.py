@@ -55,7 +55,7 @@ class RunningSink:
     def _deliver(self) -> None:
         while not self._stopping.is_set():
             if self.pipeline.plan(0.2) is not None:
-                self.pipeline.deliver(lambda planned: [run_or_error(task) for task in planned.tasks])
+                self.pipeline.deliver(lambda planned: [run_or_error(task.run) for task in planned.tasks])
 
     def _obey(self) -> None:
         meter = LagMeter(self._store)
