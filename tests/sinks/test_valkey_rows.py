@@ -189,6 +189,22 @@ def test_a_new_definition_rewrites_all_rows_also_if_it_is_interrupted(
         assert {name: str(value).encode() for name, value in row.items()} == expected[key]
 
 
+def test_definitions_of_two_tables_change_in_one_batch(scene: ValkeyScene) -> None:
+    """The changes of one table go on while the definition of the other one changes."""
+    scene.capture(
+        "CREATE TABLE a (id int PRIMARY KEY, n int)", "CREATE TABLE b (id int PRIMARY KEY, n int)", snapshot=None
+    )
+    scene.deliver()
+    scene.capture(
+        *("INSERT INTO a VALUES (1, 1)", "INSERT INTO b VALUES (1, 1)"),
+        *("ALTER TABLE a ADD more int", "INSERT INTO a VALUES (2, 2, 2)", "INSERT INTO b VALUES (2, 2)"),
+        *("ALTER TABLE b RENAME n TO m", "INSERT INTO b VALUES (3, 3)", "UPDATE a SET more = 1 WHERE id = 1"),
+    )
+    scene.deliver()
+    scene.assert_rows("a", "id")
+    scene.assert_rows("b", "id")
+
+
 def test_a_large_table_is_emptied_and_reloaded(scene: ValkeyScene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_store, "_GROUP", 7)
     monkeypatch.setattr(row_store, "_MAX_EMPTIED", 20)

@@ -79,7 +79,8 @@ def cut_at_definitions(chunk: Chunk) -> list[Chunk]:
         definition = run.relation, run.target
         if current.setdefault(run.relation.oid, definition) != definition:
             cuts.append(run.at.position(0))
-            current = {run.relation.oid: definition}
+            # A run of another table may go on after the cut, so its definition stays.
+            current[run.relation.oid] = definition
     pieces: list[Chunk] = []
     for first, last in zip([None, *cuts], [*cuts, None], strict=True):
         piece = []
