@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.fixtures.postgres import Database
 
 from tailrace.cli import main
 from tailrace.settings import load
+from tailrace.sinks import SINKS
 
 
 @pytest.fixture
@@ -30,6 +32,33 @@ def test_init_writes_a_file_that_loads_and_never_overwrites_it(working_directory
     assert (working_directory / "tailrace.toml").read_text() == "mine"
     assert CliRunner().invoke(main, ["init", "--force"]).exit_code == 0
     load(working_directory / "tailrace.toml", {})
+
+
+def test_init_looks_at_the_database(database: Database, working_directory: Path) -> None:
+    database.execute(
+        'CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE bare (n int); CREATE SCHEMA "My Shop";'
+        ' CREATE TABLE "My Shop"."odd\nname" (id int PRIMARY KEY)'
+    )
+    url = database.url.replace("postgres@", "postgres:planted-secret@")
+    made = CliRunner().invoke(main, ["init", url])
+    assert made.exit_code == 0, made.output
+    text = (working_directory / "tailrace.toml").read_text()
+    found = load(working_directory / "tailrace.toml", {})
+    assert found.source.url == database.url
+    assert found.source.covers("public", "orders")
+    assert found.source.covers("My Shop", "odd\nname")
+    assert not found.source.covers("other", "t")
+    assert f'# slot = "tailrace_{database.name}"' in text
+    assert "# schema public: bare, orders" in text
+    assert "# PostgreSQL 18, role postgres: superuser." in text
+    assert "# Capture can run." in text
+    assert "# warning: table public.bare has no primary key" in text
+    assert "planted-secret" not in text
+    for kind in SINKS:
+        assert f'# type = "{kind}"' in text
+    unreachable = CliRunner().invoke(main, ["--config", "other.toml", "init", "postgresql://nobody@127.0.0.1:1/x"])
+    assert unreachable.exit_code == 1
+    assert not (working_directory / "other.toml").exists()
 
 
 def test_init_writes_the_file_that_config_names(working_directory: Path) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tailrace.cli import DEFAULT_CONFIG, Invocation
 from tailrace.errors import ConfigError
+from tailrace.finding import Severity
+from tailrace.log.terminal import printable
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres.check.table import SourceTable
+
+_SHOWN_TABLES: Final = 20
 
 TEMPLATE = """\
 # Settings of Tailrace. Keys that are commented out show their defaults, or an example.
@@ -19,11 +32,12 @@ url = "postgresql://user@localhost:5432/database"
 # password_file = "/run/secrets/postgres"
 
 # The replication slot and the publication. Capture creates them if they do not exist and the role has the privileges.
-# Otherwise `tailrace check` prints the SQL for an administrator.
-# slot = "tailrace"
+# Otherwise `tailrace check` prints the SQL for an administrator. By default, the slot's name contains the database's.
+# slot = "tailrace_database"
 # publication = "tailrace"
 
-# The tables of a publication that capture creates: schema.table, where * matches any characters and ? any single one.
+# The tables to capture: those of a publication that capture creates, and new ones, which it adds if it may. Write
+# schema.table, where * matches any characters and ? any single one.
 # Names are folded to lower case unless they are quoted: 'public."Orders"'.
 # tables = ["public.*"]
 
@@ -139,6 +153,34 @@ url = "file:///var/lib/tailrace"
 # [sink.where]
 # "public.orders" = "total > 100"
 #
+# A replica in PostgreSQL; its mode history keeps every version of every row. See docs/sinks/postgres.md.
+# [[sink]]
+# type = "postgres"
+# name = "replica"
+# url = "postgresql://user@localhost:5432/replica"
+# mode = "mirror"
+#
+# A lake of Iceberg tables, which `tailrace query` serves. See docs/sinks/iceberg.md.
+# [[sink]]
+# type = "iceberg"
+# name = "lake"
+# warehouse = "file:///var/lib/tailrace-lake"
+# mode = "mirror"
+#
+# An audit trail: the table changes. See docs/audit.md.
+# [[sink]]
+# type = "audit"
+# name = "audit"
+# url = "postgresql://user@localhost:5432/audit"
+# table = "public.changes"
+#
+# NATS JetStream. See docs/sinks/nats.md.
+# [[sink]]
+# type = "nats"
+# name = "bus"
+# url = "nats://localhost:4222"
+# stream = "CDC"
+#
 # A replica in MySQL or MariaDB. Values that their types cannot hold stop it, unless on_unrepresentable says otherwise.
 # [[sink]]
 # type = "mysql"
@@ -181,20 +223,82 @@ url = "file:///var/lib/tailrace"
 
 
 @click.command("init", short_help="Write a tailrace.toml that explains every setting.")
+@click.argument("url", required=False)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.pass_obj
-def command(invocation: Invocation, force: bool) -> None:
-    """Write a tailrace.toml, or the file that --config names, that explains every setting."""
+def command(invocation: Invocation, url: str | None, force: bool) -> None:
+    """Write a tailrace.toml, or the file that --config names, that explains every setting and every sink.
+
+    With the URL of a database, look at the database, and write settings for it: its tables, and in comments its
+    version, what the role may do, and what would keep capture from running. A password is not written: use PGPASSWORD.
+    """
     path = invocation.config or DEFAULT_CONFIG
-    _write(path, force)
-    click.echo(f"wrote {path}: set source.url and store.url in it, then run `tailrace check`")
+    if path.exists() and not force:
+        raise ConfigError(f"{path} already exists", "--force overwrites it")
+    _write(path, TEMPLATE if url is None else _settings_for(url))
+    todo = "set source.url and store.url in it" if url is None else "set store.url in it"
+    click.echo(f"wrote {path}: {todo}, then run `tailrace check`")
 
 
-def _write(path: Path, force: bool) -> None:
+def _settings_for(url: str) -> str:
+    """The template, filled with what the database says. Raises if it cannot be reached."""
+    from tailrace.capture.postgres.check import can_capture, inspect
+    from tailrace.capture.postgres.check.server import read_server
+    from tailrace.capture.postgres.check.table import read_tables
+    from tailrace.capture.postgres.source_connection import connect
+    from tailrace.capture.postgres.source_error import source_errors
+    from tailrace.settings import Secret, SourceSettings
+    from tailrace.settings.slot_name import default_slot
+
+    source = SourceSettings(url=url)
+    if source.password is None and "PGPASSWORD" in os.environ:
+        source = replace(source, password=Secret(os.environ["PGPASSWORD"]))
+    with source_errors(), connect(source) as connection:
+        server = read_server(connection)
+        tables = [table for table in read_tables(connection) if table.is_capturable and table.root is None]
+    by_schema: dict[str, list[SourceTable]] = {}
+    for table in tables:
+        by_schema.setdefault(table.schema, []).append(table)
+    patterns = [f"{_pattern(schema)}.*" for schema in by_schema] or ["public.*"]
+    slot = default_slot(server.database)
+    findings = inspect(replace(source, slot=slot, tables=tuple(patterns)))
+    rights = "superuser" if server.is_superuser else "REPLICATION" if server.may_replicate else "no REPLICATION"
+    comments = [f"PostgreSQL {server.major}, role {server.role}: {rights}."]
+    comments += [f"schema {schema}: {_table_names(found)}" for schema, found in by_schema.items()] or ["No tables yet."]
+    comments.append("Capture can run." if can_capture(findings) else "Capture cannot run yet: see `tailrace check`.")
+    comments += [
+        printable(f"{finding.severity}: {finding.subject} {finding.message}")
+        for finding in findings
+        if finding.severity is not Severity.NOTE
+    ]
+    filled = {
+        'url = "postgresql://user@localhost:5432/database"': "\n".join(
+            [f"url = {json.dumps(source.url)}", *(f"# {line}" for line in comments)]
+        ),
+        '# slot = "tailrace_database"': f"# slot = {json.dumps(slot)}",
+        '# tables = ["public.*"]': f"tables = {json.dumps(patterns, ensure_ascii=False)}",
+    }
+    text = TEMPLATE
+    for placeholder, line in filled.items():
+        text = text.replace(placeholder, line, 1)
+    return text
+
+
+def _pattern(schema: str) -> str:
+    """A schema's name as a pattern reads it."""
+    if re.fullmatch(r"[a-z_][a-z0-9_]*", schema):
+        return schema
+    return '"{}"'.format(schema.replace('"', '""'))
+
+
+def _table_names(tables: Sequence[SourceTable]) -> str:
+    shown = ", ".join(printable(table.name) for table in tables[:_SHOWN_TABLES])
+    more = len(tables) - _SHOWN_TABLES
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
-    except FileExistsError:
-        raise ConfigError(f"{path} already exists", "--force overwrites it") from None
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
