@@ -2,13 +2,15 @@
 
     python examples/audit_sqlalchemy.py postgresql+psycopg://user@host/database
 
-creates a table `notes` and changes it as two users. The trail's column `context` has both.
+creates a table `notes`, waits until `tailrace audit` captures it, and changes it as two users. The trail's column
+`context` has both.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from contextvars import ContextVar
 from typing import Any
 
@@ -41,10 +43,25 @@ class Note(Base):
     body: Mapped[str]
 
 
+def wait_until_captured(engine: Engine) -> None:
+    """Wait for a running `tailrace audit`, which adds new tables to its publication within seconds.
+
+    An application need not do this. But what changes before that is not in the trail.
+    """
+    query = text("SELECT count(*) FROM pg_publication_tables WHERE tablename = 'notes'")
+    with engine.connect() as connection:
+        if not connection.scalar(query):
+            print("waiting until the table is captured: is `tailrace audit` running?")
+        while not connection.scalar(query):
+            connection.rollback()
+            time.sleep(0.5)
+
+
 def main(url: str) -> None:
     engine = create_engine(url)
     audit(engine)
     Base.metadata.create_all(engine)
+    wait_until_captured(engine)
     context.set({"user": "ann", "request_id": "r-1"})
     with Session(engine) as session, session.begin():
         session.merge(Note(id=1, body="draft"))
