@@ -63,7 +63,7 @@ def _run(invocation: CompatibleInvocation, env: BemiEnvironment) -> None:
         supervise(
             invocation,
             env.settings,
-            lambda service: serve(http, service, ports),
+            lambda service: serve(http, service, ports, guards_reads=False),
             grace_s=env.shutdown_timeout_s,
             all_or_nothing=True,
         )

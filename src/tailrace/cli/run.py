@@ -51,11 +51,11 @@ def command(invocation: Invocation, master: str | None) -> None:
 
 
 @contextlib.contextmanager
-def serve(http: HttpSettings, service: Service, ports: Collection[int]) -> Iterator[None]:
-    """Serve `service` on all of `ports` until the context exits."""
+def serve(http: HttpSettings, service: Service, ports: Collection[int], *, guards_reads: bool = True) -> Iterator[None]:
+    """Serve `service` on all of `ports` until the context exits. Without `guards_reads`, no read needs the token."""
     with contextlib.ExitStack() as stack:
         # Bind all ports before serving on any of them.
-        for server in [HttpServer(http, routes(service), port) for port in ports]:
+        for server in [HttpServer(http, routes(service), port, guards_reads=guards_reads) for port in ports]:
             stack.enter_context(server)
         yield
 

@@ -109,9 +109,9 @@ class PublicationWatch:
                 failures[table.oid] = str(error)
         self._remember(seen | published | joined)
         self.tables_captured = len(published | joined)
-        self._report([table for table in tables if table.oid not in joined], seen, failures)
         if joined:
             self._on_join()
+        self._report([table for table in tables if table.oid not in joined], seen, failures)
 
     def _join(self, table: UnpublishedTable) -> None:
         assert self._connection is not None
