@@ -5,10 +5,12 @@
 - Backup: `tailrace backup`'s work, and pg_basebackup in tar format with gzip:1 on the client, which has no zstd here.
 - Replay: the same server recovering from the archive through the spool, and from local files by `cp`.
 - Commit: with synchronous_standby_names, one client's commits confirmed by the archive and by pg_receivewal.
+- Standby: from a commit until a standby shows its row, fed from the store by a synchronous archive, and streaming.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -22,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from bench.report import Report
 from tailrace.change import Lsn
 from tailrace.embedded.installation import unprivileged_user
@@ -29,11 +33,12 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.recovery import restore
 from tailrace.recovery.archive import Archive
-from tailrace.recovery.backup import take_backup
+from tailrace.recovery.backup import is_covered, take_backup
 from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_server import RecoveryServer
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import RestorePlan, plan_restore
+from tailrace.recovery.standby import Standby, Upstream, lay_out
 from tailrace.recovery.wal_archive import WalArchive
 from tailrace.settings import ArchiveSettings, Settings, SourceSettings
 from tailrace.store import Store
@@ -58,6 +63,7 @@ def run(report: Report, rounds: int = 3) -> None:
             bench.back_up()
             bench.replay()
             bench.commit()
+            bench.standby()
 
 
 class _Bench:
@@ -166,6 +172,61 @@ class _Bench:
             self._report.line(name, f"{statistics.median(found) * 1000:,.2f} ms")
         ratio = statistics.median(times["archive"]) / statistics.median(times["pg_receivewal"])
         self._report.line("archive / pg_receivewal", f"{ratio:.2f}×", "want ≤ 2", ratio <= 2)
+
+    def standby(self) -> None:
+        store = Store.open(str(self._directory("standby-store")))
+        programs = self._server.bin("postgres").parent
+        with self._archiving(store):
+            assert wait_until(lambda: (a := WalArchive.load(store)) is not None and bool(a.segments), 60)
+            record = take_backup(self._settings, store)
+            assert wait_until(lambda: is_covered(WalArchive.require(store), record), 60)
+            upstream = Upstream.prepare(self._settings.source, "streamed", store)
+            self._report.section(
+                f"a standby's lag after a commit, {_COMMITS // 3} commits in each of {self._rounds} rounds"
+            )
+            plan = plan_restore(store, RecoveryTarget("latest"), programs)
+            copies = {name: DataDirectory(self._directory("copy")) for name in ("from the store", "streaming")}
+            with contextlib.ExitStack() as stack:
+                running = {}
+                for name, copy in copies.items():
+                    laid_out = lay_out(store, plan, copy, lambda _: None)
+                    feed = upstream if name == "streaming" else None
+                    running[name] = stack.enter_context(Standby(store, copy, laid_out, programs, feed))
+                for each in running.values():
+                    assert wait_until(lambda s=each: s.poll() is not None, 120)  # type: ignore[misc]
+                assert wait_until(
+                    lambda: running["streaming"].poll() is not None and running["streaming"].is_streaming, 120
+                )
+                lags: dict[str, list[float]] = {name: [] for name in running}
+                for _ in range(self._rounds):
+                    for name, each in running.items():
+                        lags[name] += self._lags(each)
+        self._drop_slot("streamed")
+        for name, found in lags.items():
+            middle, late = statistics.median(found), statistics.quantiles(found, n=20)[-1]
+            is_store = name == "from the store"
+            want = ("want p95 ≤ 300 ms", late <= 0.3) if is_store else ()
+            self._report.line(name, f"p50 {middle * 1000:,.0f} ms, p95 {late * 1000:,.0f} ms", *want)
+
+    def _lags(self, standby: Standby) -> list[float]:
+        """How long each of some commits takes until the standby shows it."""
+        seconds = []
+        query = "SELECT max(id) FROM lag"
+        with self._server.connect() as connection, standby.server.connect() as reader:
+            connection.execute("CREATE TABLE IF NOT EXISTS lag (id serial PRIMARY KEY)")
+            for _ in range(_COMMITS // 3):
+                row = connection.execute("INSERT INTO lag DEFAULT VALUES RETURNING id").fetchone()
+                began = time.monotonic()
+
+                def is_shown(row: Any = row) -> bool:
+                    try:
+                        return bool(reader.execute(query).fetchone() == row)
+                    except psycopg.errors.UndefinedTable:
+                        return False
+
+                assert wait_until(is_shown, 60)
+                seconds.append(time.monotonic() - began)
+        return seconds
 
     def _commit(self, standby: str) -> float:
         with self._server.connect() as connection:
