@@ -146,6 +146,14 @@ def test_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> No
             check(history, name, workspace)
 
 
+@pytest.mark.skipif(not Path("/usr/lib/postgresql/15/bin/postgres").exists(), reason="needs Debian's postgresql-15")
+def test_the_oldest_version(file_address: StoreAddress, workspace: Path) -> None:
+    with running(15, autovacuum=False) as server:
+        history = make_history(server, Store.open(*file_address))
+        for name in ("time", "latest"):
+            check(history, name, workspace)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("version", [16, 18])
 def test_every_target_on_every_store(version: int, store_address: StoreAddress, workspace: Path) -> None:

