@@ -51,7 +51,8 @@ def command(ctx: click.Context) -> None:
 
 
 def _run(invocation: CompatibleInvocation, env: BemiEnvironment) -> None:
-    from tailrace.cli.run import serve, supervise
+    from tailrace.cli.run import supervise
+    from tailrace.ops.http import serve
 
     invocation.start_logging()
     _log.info("slot %s, log at %s", env.settings.source.slot, env.settings.store.url)

@@ -107,14 +107,17 @@ def _http_server(
     """Return the HTTP server if a port is set and no supervisor runs one."""
     if not settings.http.port or supervisor_socket.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import HttpServer, Service, routes
+    from tailrace.ops.http import Service, serve
+    from tailrace.ops.metric_history import MetricHistory
     from tailrace.ops.probe import cached_overview
 
     def local_overview() -> Overview:
         return Overview(capture=status())
 
-    service = Service(cached_overview(settings, store, local_overview), local_overview, capture.stop)
-    return HttpServer(settings.http, routes(service))
+    # Without an explorer: searches would take time from the replication stream.
+    overview = cached_overview(settings, store, local_overview)
+    service = Service(overview, local_overview, capture.stop, history=MetricHistory(local_overview))
+    return serve(settings.http, service, [None])
 
 
 def _report(status: Callable[[], CaptureStatus], finished: threading.Event) -> None:

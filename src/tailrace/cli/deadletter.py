@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import click
 
@@ -11,9 +10,7 @@ from tailrace.change import Position
 from tailrace.cli import Invocation
 from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.delivery import dead_letters
-from tailrace.delivery.dead_letters import DeadLetter
-from tailrace.delivery.sink_settings import ConfiguredSink
-from tailrace.errors import ConfigError, GapError, SinkRefused
+from tailrace.errors import ConfigError
 from tailrace.log.reader import LogReader
 from tailrace.log.terminal import printable
 from tailrace.settings import Settings
@@ -45,7 +42,7 @@ def list_(invocation: Invocation, sink: str | None, as_json: bool) -> None:
     count = 0
     for letter in dead_letters.load_all(_store(invocation.settings("store")), sink):
         if as_json:
-            click.echo(json.dumps(_summary(letter), ensure_ascii=False))
+            click.echo(json.dumps(letter.summary, ensure_ascii=False))
             continue
         if not count:
             click.echo(layout.format("SINK", "POSITION", "OPERATION", "TABLE", "SINCE", "REPLAY", "REASON"))
@@ -67,9 +64,9 @@ def list_(invocation: Invocation, sink: str | None, as_json: bool) -> None:
 @click.pass_obj
 def show(invocation: Invocation, sink: str, position: Position, as_json: bool) -> None:
     """Print the dead letter of SINK at POSITION, with the values of the change."""
-    letter = _letter(_store(invocation.settings("store")), sink, position)
+    letter = dead_letters.find(_store(invocation.settings("store")), sink, position)
     if as_json:
-        click.echo(json.dumps(_summary(letter) | {"change": letter.change}, ensure_ascii=False))
+        click.echo(json.dumps(letter.summary | {"change": letter.change}, ensure_ascii=False))
         return
     click.echo(printable(f"{letter.position}  {letter.change['operation']}  {letter.table}".rstrip()))
     click.echo(printable(f"reason: {letter.reason}"))
@@ -97,50 +94,15 @@ def replay(invocation: Invocation, sink: str, positions: tuple[Position, ...], i
         raise ConfigError("name the positions to replay, or use --all", f"`tailrace deadletter list {sink}`")
     configured = find_sink(configured_sinks(settings), sink)
     store = _store(settings)
-    letters = list(dead_letters.load_all(store, sink)) if is_all else [_letter(store, sink, p) for p in positions]
-    _check_replayable(configured, LogReader(store), letters)
+    letters = (
+        list(dead_letters.load_all(store, sink)) if is_all else [dead_letters.find(store, sink, p) for p in positions]
+    )
+    dead_letters.check_replayable(configured, LogReader(store), letters)
     for letter in letters:
         dead_letters.request_replay(store, letter)
     noun = "dead letter" if len(letters) == 1 else "dead letters"
     click.echo(f"sink {sink} replays {len(letters):,} {noun} within seconds, or when it is started")
 
 
-def _check_replayable(configured: ConfiguredSink, reader: LogReader, letters: Sequence[DeadLetter]) -> None:
-    name, sink = configured.name, configured.sink
-    if sink.keeps_tables:
-        return
-    if not sink.replays_dead_letters:
-        raise ConfigError(
-            f"sink {name} cannot deliver a single change again", "`tailrace deadletter show` prints the change"
-        )
-    for letter in letters:
-        if dead_letters.find_change(reader, letter.position) is None:
-            raise GapError(
-                f"the log no longer has the change at {letter.position}: it cannot be replayed",
-                f"`tailrace deadletter show {name} {letter.position}` prints the change",
-            )
-
-
-def _letter(store: Store, sink: str, position: Position) -> DeadLetter:
-    letter = dead_letters.get(store, sink, position)
-    if letter is None:
-        raise SinkRefused(
-            f"sink {sink} has no dead letter at {position}", f"`tailrace deadletter list {sink}` lists them"
-        )
-    return letter
-
-
 def _store(settings: Settings) -> Store:
     return Store.open(settings.store.url, settings.store.options)
-
-
-def _summary(letter: DeadLetter) -> dict[str, object]:
-    return {
-        "sink": letter.sink,
-        "position": str(letter.position),
-        "operation": letter.change["operation"],
-        "table": letter.table or None,
-        "recorded_at": letter.recorded_at or None,
-        "is_replay_requested": letter.is_replay_requested,
-        "reason": letter.reason,
-    }

@@ -153,21 +153,27 @@ def _http_server(
     """Return the HTTP server if a port is set and no supervisor runs one."""
     if not settings.http.port or supervisor_socket.is_supervised(os.environ):
         return contextlib.nullcontext()
-    from tailrace.ops.http import HttpServer, Service, routes
-    from tailrace.ops.probe import cached_overview
+    from tailrace.ops.explorer import Explorer
+    from tailrace.ops.http import Service, serve
+    from tailrace.ops.metric_history import MetricHistory
+    from tailrace.ops.probe import cached_overview, measured_overview
 
     def local_overview() -> Overview:
         return Overview(sinks=[delivery.status() for delivery in engine.sinks.values()])
 
+    measured = measured_overview(store, local_overview)
+    overview = cached_overview(settings, store, measured)
     service = Service(
-        cached_overview(settings, store, local_overview),
+        overview,
         local_overview,
         stopping.set,
         sinks=[c.name for c in chosen],
         pause=lambda name: _control(engine, store, "pause", name),
         resume=lambda name: _control(engine, store, "resume", name),
+        history=MetricHistory(measured),
+        explorer=Explorer(store, chosen, overview) if settings.http.explorer else None,
     )
-    return HttpServer(settings.http, routes(service))
+    return serve(settings.http, service, [None])
 
 
 def _control(engine: Engine, store: Store, verb: Literal["pause", "resume"], name: str) -> None:

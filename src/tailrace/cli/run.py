@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,13 +16,16 @@ from tailrace.cli import Invocation, output, status_line
 from tailrace.cli.sink_choice import configured_sinks
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery import control
+from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import TailraceError
-from tailrace.ops.http import DEFAULT_PORT, HttpServer, Service, routes
-from tailrace.ops.probe import cached_overview
+from tailrace.ops.explorer import Explorer
+from tailrace.ops.http import DEFAULT_PORT, Service, serve
+from tailrace.ops.metric_history import MetricHistory
+from tailrace.ops.probe import cached_overview, measured_overview
 from tailrace.ops.status import Overview
 from tailrace.ops.supervisor import Supervisor
 from tailrace.rate import Rate
-from tailrace.settings import HttpSettings, Settings
+from tailrace.settings import Settings
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.run")
@@ -50,16 +53,6 @@ def command(invocation: Invocation, master: str | None) -> None:
     click.echo("stopped")
 
 
-@contextlib.contextmanager
-def serve(http: HttpSettings, service: Service, ports: Collection[int], *, guards_reads: bool = True) -> Iterator[None]:
-    """Serve `service` on all of `ports` until the context exits. Without `guards_reads`, no read needs the token."""
-    with contextlib.ExitStack() as stack:
-        # Bind all ports before serving on any of them.
-        for server in [HttpServer(http, routes(service), port, guards_reads=guards_reads) for port in ports]:
-            stack.enter_context(server)
-        yield
-
-
 def supervise(
     invocation: Invocation,
     settings: Settings,
@@ -75,7 +68,8 @@ def supervise(
     `serve_status` serves the status meanwhile. With `grace_s`, a stop takes about that long at most. With
     `all_or_nothing`, the first permanent failure stops everything.
     """
-    sinks = {c.name: c.common.type for c in configured_sinks(settings)}
+    configured = configured_sinks(settings)
+    sinks = {sink.name: sink.common.type for sink in configured}
     store = Store.open(settings.store.url, settings.store.options)
     deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
     archive = invocation.child_command("archive") if settings.archive.enabled else None
@@ -88,7 +82,7 @@ def supervise(
             supervisor.kill()
         stopping.set()
 
-    with serve_status(_service(settings, store, supervisor, list(sinks), stopping.set)):
+    with serve_status(_service(settings, store, supervisor, configured, stopping.set)):
         on_stop(stop)
         supervisor.start()
         display = threading.Thread(target=_show, args=(supervisor, stopping), name="display", daemon=True)
@@ -109,7 +103,11 @@ def supervise(
 
 
 def _service(
-    settings: Settings, store: Store, supervisor: Supervisor, sinks: list[str], shutdown: Callable[[], None]
+    settings: Settings,
+    store: Store,
+    supervisor: Supervisor,
+    sinks: Sequence[ConfiguredSink],
+    shutdown: Callable[[], None],
 ) -> Service:
     # First write the request to the store, where it survives restarts; then send it to the engine, which acts at once.
     def pause(name: str) -> None:
@@ -120,8 +118,18 @@ def _service(
         control.resume(store, name)
         supervisor.send_to_sinks({"resume": name})
 
-    overview = cached_overview(settings, store, supervisor.overview)
-    return Service(overview, supervisor.overview, shutdown, sinks, pause, resume)
+    measured = measured_overview(store, supervisor.overview)
+    overview = cached_overview(settings, store, measured)
+    return Service(
+        overview,
+        supervisor.overview,
+        shutdown,
+        [sink.name for sink in sinks],
+        pause,
+        resume,
+        MetricHistory(measured),
+        Explorer(store, sinks, overview) if settings.http.explorer else None,
+    )
 
 
 def _relay(log_format: str, child: str, line: str) -> None:

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tailrace.change import Change, Lsn, Position
-from tailrace.errors import CorruptError, GapError, PoisonError, SinkRefused, TailraceError
+from tailrace.delivery.sink_settings import ConfiguredSink
+from tailrace.errors import ConfigError, CorruptError, GapError, PoisonError, SinkRefused, TailraceError
 from tailrace.log.change_text import to_json
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import CURSORS
@@ -49,6 +50,19 @@ class DeadLetter:
         """The table's name; empty for a logical message."""
         schema, table = self.change.get("schema"), self.change.get("table")
         return f"{schema}.{table}" if table is not None else ""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What is known of it except the change's values, as JSON."""
+        return {
+            "sink": self.sink,
+            "position": str(self.position),
+            "operation": self.change["operation"],
+            "table": self.table or None,
+            "recorded_at": self.recorded_at or None,
+            "is_replay_requested": self.is_replay_requested,
+            "reason": self.reason,
+        }
 
     @property
     def relation_id(self) -> int | None:
@@ -156,9 +170,36 @@ def get(store: Store, sink: str, position: Position) -> DeadLetter | None:
     return _parse(data, sink, key, store.head(_key(sink, position, _REPLAY)) is not None)
 
 
+def find(store: Store, sink: str, position: Position) -> DeadLetter:
+    """Return the dead letter of a sink at a position; SinkRefused if there is none."""
+    letter = get(store, sink, position)
+    if letter is None:
+        raise SinkRefused(
+            f"sink {sink} has no dead letter at {position}", f"`tailrace deadletter list {sink}` lists them"
+        )
+    return letter
+
+
 def request_replay(store: Store, letter: DeadLetter) -> None:
     """Ask the process that delivers to the sink to deliver a dead letter again."""
     store.replace(_key(letter.sink, letter.position, _REPLAY), b"")
+
+
+def check_replayable(configured: ConfiguredSink, reader: LogReader, letters: Iterable[DeadLetter]) -> None:
+    """Raise an error if a sink cannot deliver all of the dead letters again."""
+    name, sink = configured.name, configured.sink
+    if sink.keeps_tables:
+        return
+    if not sink.replays_dead_letters:
+        raise ConfigError(
+            f"sink {name} cannot deliver a single change again", "`tailrace deadletter show` prints the change"
+        )
+    for letter in letters:
+        if find_change(reader, letter.position) is None:
+            raise GapError(
+                f"the log no longer has the change at {letter.position}: it cannot be replayed",
+                f"`tailrace deadletter show {name} {letter.position}` prints the change",
+            )
 
 
 def _key(sink: str, position: Position, suffix: str) -> str:

@@ -240,6 +240,7 @@ class Pipeline:
             load_rows=None if load is None else load.rows,
             load_total_rows=None if load is None else load.total_rows,
             load_seconds_left=None if load is None else load.seconds_left,
+            latency_seconds=self._stepper.latency_s,
         )
 
     def publish_status(self, meter: LagMeter) -> None:

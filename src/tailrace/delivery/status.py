@@ -60,6 +60,9 @@ class SinkStatus:
     load_total_rows: int | None = None
     load_seconds_left: float | None = None
     """Estimated; None if nobody can tell."""
+    latency_seconds: float | None = None
+    """From the commit at the source, by its clock, until the change was durable at the destination: of the oldest
+    change in the last step. None if no step has delivered changes since the process started."""
 
     @classmethod
     def initial(cls, name: str, type: str, state: Condition) -> SinkStatus:

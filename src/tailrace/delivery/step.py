@@ -87,6 +87,8 @@ class Stepper:
         self.state = State()
         self.changes = 0
         self.steps = 0
+        self.latency_s: float | None = None
+        """From the commit of the oldest change in the last step until the step was durable."""
         self._starts_at = configured.common.start or configured.sink.start
         self._settings = store
         self._store = Store.open(store.url, store.options)
@@ -170,7 +172,7 @@ class Stepper:
 
     def commit(self, planned: PlannedStep, results: Sequence[TaskResult]) -> None:
         """Commit a step whose tasks have all run."""
-        step = planned.step
+        step, oldest_us = planned.step, self._oldest_us(planned)
         self.sink.commit(step, [result.receipt for result in results])
         self.state, self._offset = step.after, step.end if step.end.lsn == step.after.cursor else None
         self._pending = None
@@ -181,12 +183,22 @@ class Stepper:
             self._finish_repair(step.repair, applied=len(planned.tasks[0].repair))
         self.changes += sum(result.changes for result in results)
         self.steps += 1
+        if oldest_us is not None:
+            self.latency_s = max(time.time() - oldest_us / 1e6, 0.0)
         if planned.is_load:
             assert self._loads is not None
             del self._loads[: len(step.loads)]
         if self._starts_at == "snapshot":
             self._warn_of_waiting_tables(planned)
         self._publish_cursor()
+
+    def _oldest_us(self, planned: PlannedStep) -> int | None:
+        """When the oldest change of a step was committed, as exact as a segment; None if it does not follow the log."""
+        if planned.is_load or planned.step.replays:
+            return None
+        slices = [s for task in planned.tasks for s in task.slices[:1]]
+        header = self._reader.header(slices[0].segment) if slices else None
+        return header.first_committed_at_us if header is not None else None
 
     def add_dead_letters(self, error: PoisonError) -> bool:
         """Make dead letters of the changes that an error names, if the settings say so or they were dead letters

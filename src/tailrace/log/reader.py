@@ -309,6 +309,11 @@ class LogReader:
         """A segment's header; None if it is not written yet. Raises CorruptError or GapError if it is missing."""
         return self._wait_for(id, self._read_header, lambda: False)
 
+    def completes_tail(self, id: int) -> bool:
+        """Whether the log completes the transaction that a segment leaves open. If it leaves none open: whether the log
+        holds a commit after the segment."""
+        return self._tail(id, None) is _Tail.COMPLETE
+
     def content(self, id: int) -> SegmentContent | None:
         """A segment's content, even if it was merged meanwhile; otherwise as `header`."""
         return self._wait_for(id, self._read_content, lambda: False)

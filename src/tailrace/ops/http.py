@@ -1,26 +1,37 @@
 """The HTTP server: health, status, metrics, a dashboard, and control requests from authorized clients.
 
-GET  /                      the dashboard
+GET  /                      the dashboard; /assets/{name} are its scripts and styles
 GET  /live                  200 while the server answers
 GET  /health                200 {"status": "ok"}, with warnings if there are any, or 503 with the faults
 GET  /status                the status of every component, as JSON
 GET  /metrics               the same for Prometheus
+GET  /metrics/history       throughput, lag and latency of the last hours
+GET  /tables                the tables and their states
+GET  /changes               changes in the log, with their rows
+GET  /row                   the versions of one row
+GET  /dead-letters          changes that destinations rejected
 POST /shutdown              stop cleanly
 POST /sinks/{name}/pause    pause a sink until it is resumed, also over restarts
 POST /sinks/{name}/resume   resume a sink
+POST /sinks/{name}/replay   deliver dead letters again
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import logging
+import re
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -31,27 +42,44 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, GapError, SinkRefused, TailraceError
 from tailrace.ops import prometheus
+from tailrace.ops.metric_history import MetricHistory
 from tailrace.ops.status import Overview
 from tailrace.settings import HttpSettings, Secret
 from tailrace.settings.address import is_loopback
 
+if TYPE_CHECKING:
+    # Capture imports this module and must stay light: the explorer loads the decoder, which loads a compiler.
+    from tailrace.ops.explorer import Explorer
+
 _log = logging.getLogger("tailrace.http")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 DEFAULT_PORT: Final = 9464
 
 # These reveal nothing of what is captured, so they need no token: the page without its data, and what probes ask.
 _OPEN_PATHS: Final = frozenset({"/", "/live", "/health"})
+_ASSETS: Final = "/assets/"
+_MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
+
+# Requests that read the log wait for one another, and never for a thread that a probe needs.
+_EXPLORER_THREADS: Final = 4
+_HISTORY_SECONDS: Final = 3600.0
+_MAX_HISTORY_SECONDS: Final = 86400.0
 
 # How long a stop waits for open requests. A browser must not delay a clean stop.
 _GRACE_SECONDS = 2
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # The dashboard uses inline style and script, and connects only to this server.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    # The dashboard's scripts and styles are files of this server, and no text can become HTML or a script.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
 }
 
 
@@ -68,13 +96,26 @@ class Service:
     """The names of the sinks that can be paused and resumed."""
     pause: Callable[[str], None] | None = None
     resume: Callable[[str], None] | None = None
+    history: MetricHistory | None = None
+    explorer: Explorer | None = None
+    """None: this process does not read the log for clients."""
 
 
 def routes(service: Service) -> list[Route]:
-    page = files("tailrace.ops").joinpath("page.html").read_text(encoding="utf-8")
+    directory = files("tailrace.ops").joinpath("assets")
+    page = directory.joinpath("index.html").read_text(encoding="utf-8")
+    assets = {
+        file.name: file.read_bytes() for file in directory.iterdir() if PurePath(file.name).suffix in _MEDIA_TYPES
+    }
 
     async def index(request: Request) -> Response:  # noqa: ARG001
         return HTMLResponse(page, headers=HEADERS)
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in assets:
+            return JSONResponse({"error": f"there is no asset {name}"}, 404, HEADERS)
+        return Response(assets[name], headers=HEADERS, media_type=_MEDIA_TYPES[PurePath(name).suffix])
 
     async def live(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse({"status": "ok"}, headers=HEADERS)
@@ -91,6 +132,14 @@ def routes(service: Service) -> list[Route]:
         text = prometheus.render(await run_in_threadpool(service.overview))
         return PlainTextResponse(text, headers=HEADERS, media_type=prometheus.CONTENT_TYPE)
 
+    async def history(request: Request) -> Response:
+        text = request.query_params.get("seconds", str(_HISTORY_SECONDS))
+        if not re.fullmatch(r"\d{1,6}(\.\d*)?", text) or not 0 < float(text) <= _MAX_HISTORY_SECONDS:
+            return JSONResponse({"error": f"seconds is {text!r}", "hint": "give up to 86400"}, 400, HEADERS)
+        if service.history is None:
+            return JSONResponse({"error": "this process has no history of metrics"}, 404, HEADERS)
+        return JSONResponse(service.history.to_json(float(text)), headers=HEADERS)
+
     async def control(request: Request) -> Response:
         name, verb = request.path_params["name"], request.path_params["verb"]
         act = {"pause": service.pause, "resume": service.resume}.get(verb)
@@ -99,16 +148,19 @@ def routes(service: Service) -> list[Route]:
         try:
             await run_in_threadpool(act, name)
         except TailraceError as error:
-            return JSONResponse({"error": str(error), "hint": error.hint}, 503, HEADERS)
+            return error_response(error)
         _log.info("received an HTTP request to %s sink %s", verb, name)
         return JSONResponse({"status": f"{verb}d"}, headers=HEADERS)
 
     return [
         Route("/", index),
+        Route(_ASSETS + "{name}", asset),
         Route("/live", live),
         Route("/health", health),
         Route("/status", status),
         Route("/metrics", metrics),
+        Route("/metrics/history", history),
+        *explorer_routes(service),
         shutdown_route(service),
         Route("/sinks/{name}/{verb:str}", control, methods=["POST"]),
     ]
@@ -126,6 +178,64 @@ def health_report(overview: Overview, *, may_read: bool) -> tuple[dict[str, Any]
         found = {kind: [f"{len(all_)}: a request with the token lists them"] for kind, all_ in found.items() if all_}
     content = {"status": "wrong" if overview.faults else "ok", **{kind: all_ for kind, all_ in found.items() if all_}}
     return content, 503 if overview.faults else 200
+
+
+def explorer_routes(service: Service) -> list[Route]:
+    threads = ThreadPoolExecutor(_EXPLORER_THREADS, "explorer")
+
+    async def read(act: Callable[[Explorer], dict[str, Any]]) -> Response:
+        if service.explorer is None:
+            reason = "rows are not shown: [http] explorer is false, or this process only captures"
+            return JSONResponse({"error": reason}, 404, HEADERS)
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(threads, act, service.explorer)
+            return JSONResponse(found, headers=HEADERS)
+        except TailraceError as error:
+            return error_response(error)
+
+    def parameters(request: Request) -> Mapping[str, Sequence[str]]:
+        return {name: request.query_params.getlist(name) for name in request.query_params}
+
+    def rows(find: Callable[[Explorer, Mapping[str, Sequence[str]]], dict[str, Any]]) -> Endpoint:
+        """An endpoint for clients that may see rows."""
+
+        async def endpoint(request: Request) -> Response:
+            if not request.state.may_see_rows:
+                return unauthorized()
+            return await read(lambda explorer: find(explorer, parameters(request)))
+
+        return endpoint
+
+    async def tables(request: Request) -> Response:  # noqa: ARG001
+        return await read(lambda explorer: explorer.tables())
+
+    async def replay(request: Request) -> Response:
+        name, positions = request.path_params["name"], request.query_params.getlist("position")
+        if name not in service.sinks:
+            return JSONResponse({"error": f"there is no sink {name} here"}, 404, HEADERS)
+        answer = await read(lambda explorer: {"replayed": explorer.replay(name, positions)})
+        if answer.status_code == 200:
+            _log.info("received an HTTP request to replay %d dead letters of sink %s", len(positions), name)
+        return answer
+
+    return [
+        Route("/tables", tables),
+        Route("/changes", rows(lambda explorer, given: explorer.changes(given))),
+        Route("/row", rows(lambda explorer, given: explorer.row(given))),
+        Route("/dead-letters", rows(lambda explorer, given: explorer.dead_letters(given))),
+        Route("/sinks/{name}/replay", replay, methods=["POST"]),
+    ]
+
+
+def error_response(error: TailraceError) -> Response:
+    """400 for a request that makes no sense, 404 for what a sink does not have, 503 for what may work later."""
+    code = 400 if isinstance(error, ConfigError) else 404 if isinstance(error, SinkRefused | GapError) else 503
+    return JSONResponse({"error": str(error), "hint": error.hint}, code, HEADERS)
+
+
+def unauthorized() -> Response:
+    reason = "this request needs the header Authorization: Bearer <token>"
+    return JSONResponse({"error": reason}, 401, HEADERS | {"WWW-Authenticate": "Bearer"})
 
 
 def shutdown_route(service: Service) -> Route:
@@ -157,18 +267,21 @@ class _AccessControl:
             is_local = is_loopback(peer) and is_loopback(_host_of(f"//{request.headers.get('host', '')}"))
             is_authorized = self._token is None or (self._trusts_local and is_local) or _has(request, self._token)
             may_read = is_authorized or not self._guards_reads
+            path = scope["path"]
+            is_open = path in _OPEN_PATHS or path.startswith(_ASSETS)
             rejected = rejection(
                 request.method,
                 request.headers,
-                is_authorized=may_read or request.url.path in _OPEN_PATHS if is_read(request.method) else is_authorized,
+                is_authorized=may_read or is_open if is_read(request.method) else is_authorized,
                 on_loopback=self._on_loopback,
             )
             if rejected is not None:
                 code, reason = rejected
-                extra = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
-                await JSONResponse({"error": reason}, code, HEADERS | extra)(scope, receive, send)
+                answer = unauthorized() if code == 401 else JSONResponse({"error": reason}, code, HEADERS)
+                await answer(scope, receive, send)
                 return
             request.state.may_read = may_read
+            request.state.may_see_rows = is_authorized
         await self._app(scope, receive, send)
 
 
@@ -193,7 +306,7 @@ def rejection(
         if is_cross_origin or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "cross-origin requests are not allowed"
     if not is_authorized:
-        return 401, "this request needs the header Authorization: Bearer <token>"
+        return 401, "the token is missing"
     return None
 
 
@@ -253,6 +366,24 @@ class HttpServer:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
+
+
+@contextlib.contextmanager
+def serve(
+    http: HttpSettings, service: Service, ports: Collection[int | None], *, guards_reads: bool = True
+) -> Iterator[None]:
+    """Serve `service` on all of `ports` until the context exits. None is the port in the settings.
+
+    Without `guards_reads`, the status and the metrics need no token. Rows still do.
+    """
+    with contextlib.ExitStack() as stack:
+        # Bind all ports before serving on any of them.
+        servers = [HttpServer(http, routes(service), port, guards_reads=guards_reads) for port in ports]
+        if service.history is not None:
+            stack.enter_context(service.history)
+        for server in servers:
+            stack.enter_context(server)
+        yield
 
 
 def listen(host: str, port: int, settings: HttpSettings) -> socket.socket:

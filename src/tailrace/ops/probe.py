@@ -201,24 +201,25 @@ def sink_statuses(store: Store, configured: Sequence[Mapping[str, Any]]) -> list
     return [with_lag(sink, measured.get(sink.name)) for sink in sinks]
 
 
-def cached_overview(settings: Settings, store: Store, local: Callable[[], Overview]) -> Callable[[], Overview]:
-    """Return a function that adds the cached status of source and log to `local`, which is what this process knows, and
-    measures the lag of its sinks."""
+def measured_overview(store: Store, local: Callable[[], Overview]) -> Callable[[], Overview]:
+    """Return a function that measures the lag of the sinks in `local`, which is what this process knows."""
     from tailrace.ops.sink_meter import SinkMeter, with_lag
 
-    reader = LogReader(store)
     meter = SinkMeter(store)
-    source = BackgroundCache(lambda: source_status(settings, store), _SOURCE_SECONDS) if settings.source.url else None
-    log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
-    recovery = BackgroundCache(lambda: recovery_status(settings, store), _RECOVERY_SECONDS)
     lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)
 
     def overview() -> Overview:
         known = local()
         found = (lags.get() if known.sinks else None) or {}
-        sinks = [with_lag(sink, found.get(sink.name)) for sink in known.sinks]
-        return replace(
-            known, source=source.get() if source else None, log=log.get(), sinks=sinks, recovery=recovery.get()
-        )
+        return replace(known, sinks=[with_lag(sink, found.get(sink.name)) for sink in known.sinks])
 
     return overview
+
+
+def cached_overview(settings: Settings, store: Store, measured: Callable[[], Overview]) -> Callable[[], Overview]:
+    """Return a function that adds the cached status of source and log to `measured`."""
+    reader = LogReader(store)
+    source = BackgroundCache(lambda: source_status(settings, store), _SOURCE_SECONDS) if settings.source.url else None
+    log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
+    recovery = BackgroundCache(lambda: recovery_status(settings, store), _RECOVERY_SECONDS)
+    return lambda: replace(measured(), source=source.get() if source else None, log=log.get(), recovery=recovery.get())

@@ -120,7 +120,11 @@ class HttpSettings:
     """Unset: `run` listens on 9464, the usual port of metrics exporters; `capture` and `deliver` do not listen, because
     several of them may share a machine. 0: no command listens."""
     token: Secret | None = None
-    """Clients that send it may pause, resume and shut down. Unset: all clients on this machine may."""
+    """Clients that send it may read rows, pause, resume, replay and shut down. Unset: all clients on this machine
+    may."""
+    explorer: bool = True
+    """Whether clients may read rows of the log: an operator looks for them when something is wrong. Turn it off where
+    operators must not see data."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from tailrace.errors import ConfigError
 
 _PART = re.compile(r'(?:"(?:[^"]|"")+"|[^".\s])+')
 
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
@@ -89,6 +91,11 @@ def split_name(text: str) -> tuple[str, str]:
         raise ConfigError(f"{text!r} is not the name of a table", 'write schema.table, such as public."Orders"')
     names = [_unquote(part) for part in parts]
     return (names[0], names[1]) if len(names) == 2 else ("public", names[0])
+
+
+def quote_name(schema: str, table: str) -> str:
+    """The name that `split_name` and `TablePattern` read as exactly this table."""
+    return ".".join(part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in (schema, table))
 
 
 def _unquote(part: str) -> str:

@@ -1,0 +1,144 @@
+// Overview: source, capture, log and archive as cards, the charts, and the sinks with pause and resume.
+
+import { Charts } from "./charts.js";
+import { ago, badge, cell, count, duration, empty, h, head, rate, setText, size, UNKNOWN } from "./dom.js";
+import { act } from "./session.js";
+
+export const title = "Overview";
+
+export function open(root) {
+  const cards = h("div", { class: "cards" });
+  const sinks = new SinkTable();
+  const charts = new Charts();
+  root.append(cards, sinks.element, charts.element);
+  return {
+    refresh(status) {
+      showCards(cards, cardsOf(status));
+      sinks.show(status.sinks);
+      charts.show(status);
+    },
+    close: () => charts.close(),
+  };
+}
+
+function cardsOf({ source, capture, log, archive }) {
+  const cards = [];
+  if (source) {
+    cards.push({ title: "Source", error: source.error, rows: source.error ? [["Slot", source.slot]] : [
+      ["Slot", source.slot],
+      ["In use", source.is_active ? "yes" : "no", source.is_active ? "" : "bad"],
+      ["WAL held back", size(source.wal_held_bytes)],
+      ["Acknowledged", source.confirmed_lsn ?? UNKNOWN],
+    ] });
+  }
+  if (capture) {
+    const rows = [
+      ["Durable to", capture.durable_lsn],
+      ["Behind", size(capture.lag_bytes)],
+      ["Changes", count(capture.changes)],
+      ["Last change", ago(capture.last_committed_at)],
+    ];
+    if (capture.tables_copying) rows.push(["Copying", count(capture.tables_copying) + " tables", "busy"]);
+    if (capture.reconnections) rows.push(["Reconnections", count(capture.reconnections)]);
+    if (capture.restarts) rows.push(["Restarts", count(capture.restarts), "bad"]);
+    cards.push({ title: "Capture", state: capture.state, rows });
+  }
+  if (log) {
+    cards.push({ title: "Log", error: log.error, rows: log.error ? [] : [
+      ["Ends at", log.end_lsn],
+      ["Last change", ago(log.last_committed_at)],
+      ["Segments", `${count(log.segments)} in ${count(log.objects)} objects`],
+      ["Size", size(log.bytes)],
+    ] });
+  }
+  if (archive) {
+    cards.push({ title: "Archive", state: archive.state, rows: [
+      ["Durable to", archive.durable_lsn],
+      ["Behind", size(archive.lag_bytes)],
+      ["Stored", size(archive.stored_bytes)],
+    ] });
+  }
+  return cards;
+}
+
+function showCards(root, cards) {
+  root.replaceChildren(...cards.map(({ title, state, rows, error }) => h("section", { class: "card" },
+    h("h2", {}, title, state ? badge(state) : null),
+    h("dl", {}, rows.map(([term, text, kind]) => [h("dt", {}, term), h("dd", { class: kind }, text)])),
+    error ? h("p", { class: "bad" }, error) : null)));
+}
+
+/** The sinks. Rows stay as they are and only their texts change, so that a button keeps the focus. */
+class SinkTable {
+  constructor() {
+    this.rows = new Map();
+    this.body = h("tbody");
+    this.element = h("section", { class: "card", "aria-label": "Sinks" }, h("h2", {}, "Sinks"),
+      h("table", { class: "list" }, head("Name", "State", "Delivered to", ["Behind", "number"], ["Oldest pending", "number"],
+        ["Latency", "number"], ["Rate", "number"], ["Changes", "number"], ["Dead letters", "number"], ""), this.body));
+  }
+
+  show(sinks) {
+    const names = sinks.map((sink) => sink.name);
+    if (names.join("\n") !== [...this.rows.keys()].join("\n")) {
+      this.rows = new Map(sinks.map((sink) => [sink.name, new SinkRow(sink)]));
+      this.body.replaceChildren(...[...this.rows.values()].flatMap((row) => [row.main, row.note]));
+      if (!sinks.length) {
+        this.body.append(h("tr", {}, h("td", { colSpan: 10 }, empty("No sinks", "This process does not deliver."))));
+      }
+    }
+    for (const sink of sinks) this.rows.get(sink.name).show(sink);
+  }
+}
+
+class SinkRow {
+  constructor(sink) {
+    this.sink = sink;
+    this.state = h("span");
+    this.cells = ["Delivered to", "Behind", "Oldest pending", "Latency", "Rate", "Changes", "Dead letters"].map((label, index) =>
+      cell(label, { class: index ? "number" : "mono" }));
+    this.letters = h("a", { href: `#/dead-letters?${new URLSearchParams({ sink: sink.name })}` });
+    this.cells[6].append(this.letters);
+    this.button = h("button", { type: "button", onclick: () => this.toggle() });
+    this.main = h("tr", {}, h("th", { scope: "row" }, sink.name, h("small", {}, sink.type)), cell("State", {}, this.state),
+      this.cells, h("td", { class: "number" }, this.button));
+    this.text = h("td", { colSpan: 10 });
+    this.note = h("tr", { class: "note", hidden: true }, this.text);
+  }
+
+  show(sink) {
+    this.sink = sink;
+    badge(sink.is_silent ? "no status" : sink.state, this.state);
+    if (sink.is_silent) this.state.className = "badge bad";
+    const texts = [sink.cursor ?? UNKNOWN, size(sink.lag_bytes), duration(sink.lag_seconds), duration(sink.latency_seconds),
+      sink.is_silent ? UNKNOWN : rate(sink.changes_per_second), count(sink.changes)];
+    texts.forEach((text, index) => setText(this.cells[index], text));
+    setText(this.letters, count(sink.dead_letters));
+    this.letters.className = sink.dead_letters ? "bad" : "soft";
+    setText(this.button, this.canResume ? "Resume" : "Pause");
+    this.button.setAttribute("aria-label", `${this.button.textContent} sink ${sink.name}`);
+    const note = [loadText(sink), sink.last_error, sink.last_error_hint].filter(Boolean).join(" ");
+    setText(this.text, note);
+    this.note.hidden = !note;
+    this.text.className = sink.last_error ? "bad" : "soft";
+  }
+
+  get canResume() {
+    return this.sink.state === "paused" || this.sink.state === "failed";
+  }
+
+  async toggle() {
+    const verb = this.canResume ? "resume" : "pause";
+    const { name } = this.sink;
+    this.button.disabled = true;
+    await act(`sinks/${encodeURIComponent(name)}/${verb}`, {}, () => verb === "pause"
+      ? `${name} finishes its step and stays paused until it is resumed.` : `${name} is resumed.`);
+    this.button.disabled = false;
+    this.button.focus();
+  }
+}
+
+function loadText({ load_rows: rows, load_total_rows: total, load_seconds_left: left }) {
+  if (rows === null || rows === undefined) return "";
+  return `Loading: ${count(rows)} of ${count(total)} rows${left ? `, about ${duration(left)} left` : ""}.`;
+}

@@ -1,0 +1,129 @@
+// A row's life: all its versions in the log, a slider through time, and what each change did.
+
+import { ApiError, get } from "./api.js";
+import { contextFacts, signInBox } from "./changes.js";
+import { badge, comparison, count, empty, h, problem, time, timeText } from "./dom.js";
+import { TableAndKey, address } from "./search_form.js";
+
+export const title = "Row";
+
+export function open(root, parameters) {
+  const which = new TableAndKey(parameters);
+  const form = h("form", { class: "filter", "aria-label": "Row" }, which.element,
+    h("div", { class: "actions" }, h("button", { class: "primary", type: "submit" }, "Show")));
+  const box = h("div");
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const { table, key } = which.values;
+    if (table && key.length) location.hash = address("row", { table, key });
+    else box.replaceChildren(empty("Name a table and a key", "Give a value for each column of the key."));
+  });
+  root.append(h("section", { class: "card" }, form), box);
+  const table = parameters.get("table"), key = parameters.getAll("key");
+  if (!table || !key.length) {
+    box.append(h("section", { class: "card" }, empty("A row's life", "Give a table and the key of a row to see each of its versions.")));
+    return {};
+  }
+  const life = new RowLife(table, key);
+  box.append(life.element);
+  life.load();
+  return { needsToken: () => life.needsToken, close: () => (life.isClosed = true) };
+}
+
+class RowLife {
+  constructor(table, key) {
+    this.table = table;
+    this.key = key;
+    this.versions = []; // oldest first
+    this.progress = h("div", { class: "progress", role: "status" });
+    this.slider = h("input", { type: "range", min: 0, max: 0, step: 1, value: 0, "aria-label": "Version" });
+    this.marks = h("div", { class: "marks", "aria-hidden": "true" });
+    this.ends = h("div", { class: "ends soft" });
+    this.caption = h("div", { class: "caption" });
+    this.detail = h("div");
+    this.main = h("section", { class: "card", hidden: true, "aria-label": "Row" },
+      h("div", { class: "timeline" }, this.marks, this.slider, this.ends), this.caption, this.detail);
+    this.element = h("div", {}, this.main, h("section", { class: "card" }, this.progress));
+    this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
+  }
+
+  async load(cursor, key = this.key) {
+    this.progress.replaceChildren(h("span", { class: "soft" }, "Searching…"));
+    let found;
+    try {
+      found = await get("row", { table: this.table, key, limit: 100, ...(cursor ? { cursor } : {}) });
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.needsToken = error.status === 401;
+      if (!this.isClosed) this.progress.replaceChildren(this.needsToken ? signInBox() : problem(error));
+      return;
+    }
+    if (this.isClosed) return;
+    const older = found.versions.reverse();
+    this.versions = [...older, ...this.versions];
+    this.complete();
+    const shown = cursor ? Number(this.slider.value) + older.length : this.versions.length - 1;
+    this.showProgress(found);
+    this.main.hidden = !this.versions.length;
+    if (!this.versions.length) return;
+    this.slider.max = this.versions.length - 1;
+    this.slider.value = shown;
+    this.drawMarks();
+    this.show(shown);
+  }
+
+  /** Values that PostgreSQL did not send come from the version before, once that is loaded. */
+  complete() {
+    this.versions.forEach((version, index) => {
+      const before = this.versions[index - 1];
+      if (!version.row || !before?.row) return;
+      const rows = new Map(version.row), known = new Map(before.row);
+      for (const name of version.unknown) if (known.has(name)) rows.set(name, known.get(name));
+      version.unknown = version.unknown.filter((name) => !rows.has(name));
+      version.row = [...rows];
+    });
+  }
+
+  showProgress({ cursor, key, searched_to: searchedTo }) {
+    const total = this.versions.length === 1 ? "1 version" : `${count(this.versions.length)} versions`;
+    if (cursor) {
+      const text = this.versions.length ? `${total}; searched back to ${timeText(searchedTo)}.` : `Nothing found so far; searched back to ${timeText(searchedTo)}.`;
+      const was = key.join(", ") !== this.key.join(", ") ? ` Before, its key was ${key.join(", ")}.` : "";
+      this.progress.replaceChildren(h("span", {}, text + was), h("button", { type: "button", onclick: () => this.load(cursor, key) }, "Go on"));
+    } else if (this.versions.length) {
+      this.progress.replaceChildren(h("span", { class: "soft" }, `${total}: all that the log has.`));
+    } else {
+      this.progress.replaceChildren(empty("The log has no change of this row", "It may not have changed since the log began. A key is written as PostgreSQL prints it."));
+    }
+  }
+
+  drawMarks() {
+    const times = this.versions.map((version) => Date.parse(version.committed_at));
+    const [first, last] = [times[0], times[times.length - 1]];
+    this.marks.replaceChildren(...this.versions.map((version, index) => {
+      const mark = h("i", { title: version.committed_at, onclick: () => this.show(index) });
+      mark.style.left = `${last > first ? ((times[index] - first) / (last - first)) * 100 : 50}%`;
+      return mark;
+    }));
+    this.ends.replaceChildren(h("span", {}, timeText(this.versions[0].committed_at)), h("span", {}, timeText(this.versions.at(-1).committed_at)));
+  }
+
+  show(index) {
+    this.slider.value = index;
+    const version = this.versions[index], before = this.versions[index - 1];
+    [...this.marks.children].forEach((mark, each) => mark.classList.toggle("current", each === index));
+    this.slider.setAttribute("aria-valuetext", `${version.operation} at ${timeText(version.committed_at)}`);
+    const step = (by, text) => h("button", { type: "button", class: "quiet", disabled: !this.versions[index + by], onclick: () => this.show(index + by) }, text);
+    this.caption.replaceChildren(step(-1, "‹ Earlier"), h("span", {}, badge(version.operation), " ", time(version.committed_at),
+      h("span", { class: "soft" }, ` version ${index + 1} of ${this.versions.length}`)), step(1, "Later ›"));
+    const row = version.row && new Map(version.row);
+    const previous = before ? before.row && new Map(before.row) : version.operation === "INSERT" ? null : new Map(version.before ?? version.key ?? []);
+    this.detail.replaceChildren(
+      row || previous?.size ? comparison(previous, row, version.unknown) : h("p", { class: "soft" }, "The table was emptied."),
+      h("dl", { class: "facts" },
+        h("dt", {}, "Position"), h("dd", { class: "mono" }, version.position),
+        h("dt", {}, "Transaction"), h("dd", { class: "mono" }, h("a", { href: address("changes", { transaction: version.commit_lsn }) }, String(version.xid))),
+        ...contextFacts(version)));
+  }
+}
+
