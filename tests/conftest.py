@@ -7,6 +7,7 @@ pytest_plugins = [
     for name in (
         # Before those that import it.
         "tls",
+        "browser",
         "kafka",
         "debezium",
         "elasticsearch",

@@ -1,0 +1,169 @@
+"""The dashboard in a real browser: it shows the status, searches, shows a row's life, pauses, replays and signs in.
+
+`SCREENSHOTS=directory` keeps pictures of each view.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.browser import Page
+from tests.fixtures.postgres import Database
+from tests.ops.dashboard_scene import DashboardScene
+
+from tailrace.delivery import control, dead_letters
+from tailrace.embedded.process import wait_until
+from tailrace.ops.metric_history import INTERVAL_S
+from tailrace.settings import Secret
+
+ODD = "<img src=x onerror=alert(1)>"
+TABLES = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, state text, total numeric, note text, placed timestamptz DEFAULT now())",
+    "CREATE TABLE customers (id int PRIMARY KEY, name text, email text)",
+    "CREATE TABLE lines (order_id bigint, line int, article text, PRIMARY KEY (order_id, line))",
+    "INSERT INTO customers SELECT g, 'Customer ' || g, g || '@example.com' FROM generate_series(1, 30) g",
+)
+
+
+@pytest.fixture
+def scene(database: Database, tmp_path: Path) -> DashboardScene:
+    scene = DashboardScene(database, tmp_path / "store")
+    scene.capture(
+        *TABLES,
+        f"INSERT INTO orders VALUES (9007199254740993, 'new', 12.50, '{ODD}', now())",
+        "INSERT INTO orders SELECT g, 'new', g * 3.5, NULL, now() FROM generate_series(1, 12) g",
+        "INSERT INTO lines SELECT 1, g, 'Article ' || g FROM generate_series(1, 3) g",
+        snapshot=["customers"],
+    )
+    changes = scene.capture(
+        """BEGIN; SELECT pg_logical_emit_message(true, '_bemi', '{"user": "ada", "request": "checkout"}');
+           UPDATE orders SET state = 'paid' WHERE id = 9007199254740993; COMMIT""",
+        "UPDATE orders SET total = 99.90 WHERE id = 9007199254740993",
+        "DELETE FROM orders WHERE id = 3",
+        "UPDATE lines SET article = 'Lamp' WHERE order_id = 1 AND line = 2",
+    )
+    scene.add_dead_letter(next(change for change in changes if change.table == "orders"))
+    now, overview = time.time(), scene.overview()
+    for sample in range(170):
+        scene.delivered += (sample * 37) % 91 if sample % 60 > 8 else 0
+        sink = replace(overview.sinks[0], changes=scene.delivered, steps=scene.delivered, lag_bytes=0, lag_seconds=0.0)
+        scene.history.add(replace(overview, sinks=[sink]), now - (170 - sample) * INTERVAL_S)
+    return scene
+
+
+def _picture(page: Page, name: str) -> None:
+    if directory := os.environ.get("SCREENSHOTS"):
+        page.screenshot(Path(directory) / f"{name}.png")
+
+
+def _overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return int(page.run("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
+    page.resize(1280, 900)
+    with scene.serving() as url:
+        page.open(url)
+        page.wait_for("healthy")
+        page.wait_for("Throughput")
+        page.wait("document.querySelectorAll('.uplot canvas').length === 4")
+        assert "replica" in page.text
+        _picture(page, "overview")
+
+        # Pause, with the keyboard; the button stays where the focus is.
+        page.run("document.querySelector('tbody button').focus()")
+        page.press("Enter")
+        assert wait_until(lambda: control.load(scene.store, "replica").is_paused, 10)
+        page.wait("document.activeElement.innerText === 'Resume'")
+        page.wait_for("paused")
+        _picture(page, "paused")
+        page.press("Enter")
+        assert wait_until(lambda: not control.load(scene.store, "replica").is_paused, 10)
+
+        page.run("document.activeElement.blur()")
+        page.press("2")
+        page.wait_for("public.customers")
+        page.wait("document.querySelector('#view table')")
+        assert page.run("[...document.querySelectorAll('tbody tr')].find((r) => r.innerText.includes('customers')).cells[2].innerText") == "30"
+        _picture(page, "tables")
+
+        # From a table to its changes, to one change, to the row's life.
+        page.click("public.orders")
+        page.wait_for("changes.")
+        assert page.run("document.querySelectorAll('.changes > li').length") == 16
+        page.click(page.run("document.querySelectorAll('.changes .summary')[2].innerText.trim().slice(0, 19)"), ".changes > li:nth-child(3)")
+        page.wait_for("ada")
+        assert page.run("[...document.querySelectorAll('.differs td')].map((c) => c.innerText.trim())") == ["new", "paid"]
+        _picture(page, "change")
+        page.click("This row's life")
+        page.wait_for("version 3 of 3")
+        assert "9007199254740993" in page.run("document.querySelector('.compare').innerText"), "all its digits"
+        assert ODD in page.text
+        assert not page.run("document.querySelector('#view img')"), "data is never HTML"
+        page.run("document.querySelector('input[type=range]').focus()")
+        page.press("ArrowLeft")
+        page.wait_for("version 2 of 3")
+        assert "12.50" in page.run("document.querySelector('.compare').innerText")
+        _picture(page, "row")
+
+        # A key of two columns, typed into the filter.
+        page.open(f"{url}/#/changes")
+        page.wait("document.querySelectorAll('datalist option').length === 3")
+        page.fill("input[name=table]", "public.lines")
+        page.press("Tab")
+        page.wait("document.querySelectorAll('input[name=key]').length === 2")
+        page.fill("input[name=key]", "1")
+        page.press("Tab")
+        page.send("Input.insertText", text="2")
+        page.press("Enter")
+        page.wait("document.querySelectorAll('.changes > li').length === 2")
+        assert "Lamp" in page.text
+
+        page.press("Escape")
+        page.run("document.activeElement.blur()")
+        page.press("5")
+        page.wait_for("invalid input value for enum")
+        _picture(page, "dead-letters")
+        page.click("Replay", "tbody")
+        page.wait_for("replay requested")
+        (letter,) = dead_letters.load_all(scene.store)
+        assert letter.is_replay_requested
+
+        # Dark, and on a telephone: nothing is wider than the window.
+        for name in ("overview", "tables", "changes", "row?table=public.orders&key=9007199254740993", "dead-letters"):
+            page.resize(1280, 900, is_dark=True)
+            page.open(f"{url}/#/{name}")
+            page.wait("document.querySelector('#view .card') && !document.body.innerText.includes('Searching')")
+            page.wait("!document.querySelector('#view .empty')")
+            _picture(page, f"dark-{name.split('?')[0]}")
+            page.resize(390, 844)
+            assert _overflow(page) == 0, name
+            _picture(page, f"narrow-{name.split('?')[0]}")
+
+
+def test_signing_in(scene: DashboardScene, page: Page) -> None:
+    page.resize(1280, 800)
+    with scene.serving(host="0.0.0.0", token=Secret("s3cret")) as url:
+        page.open(url.replace("0.0.0.0", "127.0.0.1"))
+        page.wait("document.querySelector('dialog').open")
+        assert "replica" not in page.text
+        _picture(page, "sign-in")
+        page.fill("#token", "wrong")
+        page.press("Enter")
+        page.wait_for("does not accept this token")
+        page.fill("#token", "s3cret")
+        page.press("Enter")
+        page.wait_for("replica")
+        assert not page.run("document.querySelector('dialog').open")
+        page.click("Sign out")
+        page.wait("document.querySelector('dialog').open")
+        assert "replica" not in page.text
+        page.open(url.replace("0.0.0.0", "127.0.0.1") + "/#token=s3cret")
+        page.run("location.reload()")
+        page.wait_for("replica")
+        assert "s3cret" not in page.run("location.href")
