@@ -84,5 +84,3 @@ class DashboardScene:
 
 
 def _ignore(_: object) -> None: ...
-
-

@@ -89,16 +89,21 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.press("2")
         page.wait_for("public.customers")
         page.wait("document.querySelector('#view table')")
-        assert page.run("[...document.querySelectorAll('tbody tr')].find((r) => r.innerText.includes('customers')).cells[2].innerText") == "30"
+        row = "[...document.querySelectorAll('tbody tr')].find((row) => row.innerText.includes('customers'))"
+        assert page.run(f"{row}.cells[2].innerText") == "30"
         _picture(page, "tables")
 
         # From a table to its changes, to one change, to the row's life.
         page.click("public.orders")
         page.wait_for("changes.")
         assert page.run("document.querySelectorAll('.changes > li').length") == 16
-        page.click(page.run("document.querySelectorAll('.changes .summary')[2].innerText.trim().slice(0, 19)"), ".changes > li:nth-child(3)")
+        page.click("", ".changes > li:nth-child(3)")
         page.wait_for("ada")
-        assert page.run("[...document.querySelectorAll('.differs td')].map((c) => c.innerText.trim())") == ["new", "paid"]
+        page.wait("document.querySelector('.differs')")
+        assert page.run("[...document.querySelectorAll('.differs td')].map((c) => c.innerText.trim())") == [
+            "new",
+            "paid",
+        ]
         _picture(page, "change")
         page.click("This row's life")
         page.wait_for("version 3 of 3")

@@ -154,7 +154,7 @@ class Explorer:
     def _contexts(self, found: Sequence[FoundChange]) -> dict[Position, str | None]:
         """The context of each change. A change whose transaction is split between segments is left out: a context may
         be in another segment."""
-        whole = [each for each in found if not each.is_split]
+        whole = [each for each in found if not each.is_split and each.change.relation is not None]
         if not whole:
             return {}
         slices = {each.slice.segment: each.slice for each in whole}

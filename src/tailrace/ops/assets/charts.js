@@ -9,10 +9,10 @@ const COLORS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--l
 const HEIGHT = 190;
 
 const CHARTS = [
-  { title: "Throughput", metric: "changes_per_second", format: rate, hasCapture: true, note: "changes per second" },
-  { title: "Lag", metric: "lag_seconds", format: duration, note: "age of the oldest undelivered change" },
-  { title: "Lag in WAL", metric: "lag_bytes", format: size, note: "bytes between a sink's cursor and the log's end" },
-  { title: "Latency", metric: "latency_seconds", format: duration, note: "from the commit at the source to delivery" },
+  { title: "Throughput", metric: "changes_per_second", format: rate, least: 1, hasCapture: true, note: "changes per second" },
+  { title: "Lag", metric: "lag_seconds", format: duration, least: 1, note: "age of the oldest undelivered change" },
+  { title: "Lag in WAL", metric: "lag_bytes", format: size, least: 1000, note: "bytes between a sink's cursor and the log's end" },
+  { title: "Latency", metric: "latency_seconds", format: duration, least: 0.1, note: "from the commit at the source to delivery" },
 ];
 
 export class Charts {
@@ -102,46 +102,47 @@ class Chart {
     const names = found.join("\n");
     const end = Date.now() / 1000;
     this.range = [end - seconds, end];
+    this.sinks = sinks.map((name) => `sinks/${name}`); // a sink has the same color in all charts
     if (!this.plot || isAnew || this.names !== names) {
       this.close();
       this.names = names;
       this.box.replaceChildren();
-      this.plot = new uPlot(this.settings(found, width, history.interval_seconds), data, this.box);
+      this.plot = new uPlot(this.settings(found, width), data, this.box);
     } else {
       if (this.plot.width !== width) this.plot.setSize({ width, height: HEIGHT });
       this.plot.setData(data);
     }
   }
 
-  settings(found, width, interval) {
+  settings(found, width) {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
-    const { format } = this.options;
+    const { format, least } = this.options;
     const axis = {
       stroke: color("--soft"), font: "12px system-ui, sans-serif",
       grid: { stroke: color("--line"), width: 1 }, ticks: { show: false },
     };
     return {
-      width, height: HEIGHT, padding: [12, 8, 0, 0],
+      width, height: HEIGHT, padding: [12, 22, 0, 0],
       cursor: { points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "tailrace" } },
       legend: { live: true },
       scales: {
         x: { range: () => this.range },
-        y: { range: (_, least, most) => [0, Number.isFinite(most) && most > 0 ? most * 1.1 : 1] },
+        y: { range: (_, __, most) => [0, Math.max(most ?? 0, least) * 1.1] },
       },
       axes: [
-        { ...axis, space: 70, values: (_, splits) => splits.map((at) => new Date(at * 1000).toLocaleTimeString("sv-SE", { hour: "2-digit", minute: "2-digit" })) },
+        { ...axis, space: 70, size: 30, values: (_, splits) => splits.map((at) => new Date(at * 1000).toLocaleTimeString("sv-SE", { hour: "2-digit", minute: "2-digit" })) },
         { ...axis, size: 74, space: 36, values: (_, splits) => splits.map((each) => format(each)) },
       ],
       series: [
         { label: "Time", value: (_, at) => (at ? new Date(at * 1000).toLocaleTimeString("sv-SE") : "now") },
-        ...found.map((name, index) => ({
+        ...found.map((name) => ({
           label: name === "capture" ? "capture" : name.slice("sinks/".length),
-          stroke: color(COLORS[index % COLORS.length]), width: 1.5,
+          stroke: color(name === "capture" ? "--soft" : COLORS[this.sinks.indexOf(name) % COLORS.length]), width: 1.5,
           // A gap of one sample is drawn as one: nobody knew the value.
           spanGaps: false,
           points: { show: (plot, series) => isSparse(plot.data[series]), size: 4 },
-          value: (plot, value, series, point) => format(point === null ? lastKnown(plot.data[series], interval) : value),
+          value: (plot, value, series, point) => format(point === null ? lastKnown(plot.data[series]) : value),
         })),
       ],
     };

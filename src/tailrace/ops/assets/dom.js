@@ -9,7 +9,7 @@ export function h(tag, props = {}, ...children) {
     else if (name.includes("-") || name === "role" || name === "for" || name === "list") element.setAttribute(name, value);
     else element[name] = value;
   }
-  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false));
   return element;
 }
 

@@ -21,7 +21,7 @@ const tabs = Object.entries(VIEWS).map(([name, module], index) => {
 });
 document.getElementById("tabs").append(...tabs);
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-document.getElementById("footer").textContent = `Times are in ${zone}; hover over one for UTC. Keys 1 to ${tabs.length} switch views, / goes to the filter.`;
+document.getElementById("footer").textContent = `Times are in ${zone}${zone === "UTC" ? "" : "; hover over one for UTC"}. Keys 1 to ${tabs.length} switch views, / goes to the filter.`;
 
 function route() {
   const [, name = "", query = ""] = /^#\/([^?]*)\??(.*)$/.exec(location.hash) ?? [];
