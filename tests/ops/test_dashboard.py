@@ -22,7 +22,7 @@ from tailrace.settings import Secret
 
 ODD = "<img src=x onerror=alert(1)>"
 TABLES = (
-    "CREATE TABLE orders (id bigint PRIMARY KEY, state text, total numeric, note text, placed timestamptz DEFAULT now())",
+    "CREATE TABLE orders (id bigint PRIMARY KEY, state text, total numeric, note text, placed timestamptz)",
     "CREATE TABLE customers (id int PRIMARY KEY, name text, email text)",
     "CREATE TABLE lines (order_id bigint, line int, article text, PRIMARY KEY (order_id, line))",
     "INSERT INTO customers SELECT g, 'Customer ' || g, g || '@example.com' FROM generate_series(1, 30) g",

@@ -44,7 +44,7 @@ def test_unknown_stays_unknown() -> None:
 
 def test_memory_is_bounded_and_a_day_is_kept_by_the_minute() -> None:
     history, now = MetricHistory(Overview), time.time()
-    count = 20_000
+    count = 17_400
     for number in range(count):
         at = now - (count - 1 - number) * INTERVAL_S
         history.add(_overview(at, changes=number * 10, steps=number, lag_seconds=float(number % 12)), at)
