@@ -16,7 +16,7 @@ from tailrace import sinks
 from tailrace.change import Change
 from tailrace.delivery import control
 from tailrace.delivery.dead_letters import DeadLetters
-from tailrace.delivery.status import SinkStatus
+from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.embedded.process import free_port
 from tailrace.errors import PoisonError
 from tailrace.log import published_table
@@ -52,7 +52,7 @@ class DashboardScene:
         return list(LogReader(self.store).changes())
 
     def overview(self) -> Overview:
-        state = "paused" if control.load(self.store, "replica").is_paused else "running"
+        state: Condition = "paused" if control.load(self.store, "replica").is_paused else "running"
         known = SinkStatus.initial("replica", "postgres", "running")
         end = LogReader(self.store).end_lsn()
         sink = replace(

@@ -24,14 +24,13 @@ def _series(history: MetricHistory, name: str, seconds: float = 3600) -> list[fl
 
 def test_unknown_stays_unknown() -> None:
     history, now = MetricHistory(Overview), time.time() - 60
-    for number, known in enumerate(
-        (
-            {"changes": 100, "steps": 1, "lag_seconds": 1.5, "latency_seconds": 0.2},
-            {"changes": 150, "steps": 2, "lag_seconds": None, "latency_seconds": 0.3},
-            {"changes": 150, "steps": 2, "lag_seconds": 0.0, "latency_seconds": 0.3},
-            {"changes": 10, "steps": 1, "lag_seconds": 0.0, "latency_seconds": 0.4},
-        )
-    ):
+    samples: list[dict[str, Any]] = [
+        {"changes": 100, "steps": 1, "lag_seconds": 1.5, "latency_seconds": 0.2},
+        {"changes": 150, "steps": 2, "lag_seconds": None, "latency_seconds": 0.3},
+        {"changes": 150, "steps": 2, "lag_seconds": 0.0, "latency_seconds": 0.3},
+        {"changes": 10, "steps": 1, "lag_seconds": 0.0, "latency_seconds": 0.4},
+    ]
+    for number, known in enumerate(samples):
         at = now + number * INTERVAL_S
         history.add(_overview(at, **known), at)
     assert _series(history, "changes_per_second") == [None, 10.0, 0.0, None], "the first, and after a restart"

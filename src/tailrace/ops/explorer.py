@@ -195,10 +195,13 @@ class Explorer:
 def _left_out(overview: Overview) -> list[dict[str, Any]]:
     """The tables that the settings name and the publication lacks."""
     return [
-        _name_json(raw["schema"], raw["name"])
-        | {"state": "left out", "reason": " ".join(filter(None, (raw["reason"], raw.get("fix"))))}
+        _name_json(table.schema, table.name)
+        | {
+            "state": "left out" if table.is_left_out else "not captured",
+            "reason": f"{table.reason}. {table.fix}".strip(),
+        }
         | {"key": None, "columns": None, **_rows_json(None), **_last_change_json(None)}
-        for raw in overview.to_json().get("uncaptured") or ()
+        for table in overview.uncaptured or ()
     ]
 
 

@@ -90,7 +90,7 @@ const KIND = {
   ok: "good", streaming: "good", running: "good", captured: "good",
   starting: "busy", loading: "busy", copying: "busy", new: "idle",
   restarting: "bad", retrying: "bad", disconnected: "bad", failed: "bad", wrong: "bad",
-  paused: "idle", stopped: "idle", "left out": "idle", "not published": "idle",
+  paused: "idle", stopped: "idle", "left out": "idle", "not published": "idle", "not captured": "bad",
   INSERT: "good", UPDATE: "busy", DELETE: "bad", TRUNCATE: "bad", MESSAGE: "idle",
 };
 

@@ -41,14 +41,18 @@ function show() {
   if (state.status) state.shown.refresh?.(state.status);
 }
 
-function showHealth(text, kind, faults) {
+function showHealth(text, kind, faults, warnings = []) {
   const health = document.getElementById("health");
   setText(health, text);
   health.className = "pill " + kind;
-  const list = document.getElementById("faults");
+  showLines(document.getElementById("faults"), faults);
+  showLines(document.getElementById("warnings"), warnings);
+}
+
+function showLines(list, lines) {
   const before = [...list.children].map((each) => each.textContent).join("\n");
-  if (before !== faults.join("\n")) list.replaceChildren(...faults.map((fault) => h("p", {}, fault)));
-  list.hidden = !faults.length;
+  if (before !== lines.join("\n")) list.replaceChildren(...lines.map((line) => h("p", {}, line)));
+  list.hidden = !lines.length;
 }
 
 async function refresh() {
@@ -58,7 +62,7 @@ async function refresh() {
     state.updatedAt = Date.now();
     state.wasRefused = false;
     setText(document.getElementById("age"), "");
-    showHealth(status.status === "ok" ? "healthy" : "needs attention", status.status === "ok" ? "good" : "bad", status.faults);
+    showHealth(status.status === "ok" ? "healthy" : "needs attention", status.status === "ok" ? "good" : "bad", status.faults, status.warnings);
     showSession(state.shown?.needsToken?.());
     state.shown?.refresh?.(status);
   } catch (error) {

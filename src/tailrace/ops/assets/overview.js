@@ -21,7 +21,7 @@ export function open(root) {
   };
 }
 
-function cardsOf({ source, capture, log, archive }) {
+function cardsOf({ source, capture, log, archive, recovery }) {
   const cards = [];
   if (source) {
     cards.push({ title: "Source", error: source.error, rows: source.error ? [["Slot", source.slot]] : [
@@ -38,7 +38,11 @@ function cardsOf({ source, capture, log, archive }) {
       ["Changes", count(capture.changes)],
       ["Last change", ago(capture.last_committed_at)],
     ];
-    if (capture.tables_copying) rows.push(["Copying", count(capture.tables_copying) + " tables", "busy"]);
+    if (capture.tables_captured !== null) rows.push(["Tables", count(capture.tables_captured)]);
+    if (capture.tables_copying) {
+      rows.push(["Copying", count(capture.tables_copying) + " tables", "busy"]);
+      rows.push(["Copied", progress(capture.rows_copied, capture.rows_to_copy, capture.copy_seconds_left), "busy"]);
+    }
     if (capture.reconnections) rows.push(["Reconnections", count(capture.reconnections)]);
     if (capture.restarts) rows.push(["Restarts", count(capture.restarts), "bad"]);
     cards.push({ title: "Capture", state: capture.state, rows });
@@ -56,6 +60,15 @@ function cardsOf({ source, capture, log, archive }) {
       ["Durable to", archive.durable_lsn],
       ["Behind", size(archive.lag_bytes)],
       ["Stored", size(archive.stored_bytes)],
+    ] });
+  }
+  if (recovery) {
+    cards.push({ title: "Recovery", error: recovery.error, rows: recovery.error ? [] : [
+      ["Archived to", recovery.archived_lsn ?? UNKNOWN],
+      ["Behind the server", size(recovery.lag_bytes)],
+      ["Backups", count(recovery.backups)],
+      ["Last backup", ago(recovery.last_backup_at)],
+      ["Last drill", recovery.last_drill_verdict ? `${recovery.last_drill_verdict}, ${ago(recovery.last_drill_at)}` : UNKNOWN],
     ] });
   }
   return cards;
@@ -139,6 +152,10 @@ class SinkRow {
 }
 
 function loadText({ load_rows: rows, load_total_rows: total, load_seconds_left: left }) {
-  if (rows === null || rows === undefined) return "";
-  return `Loading: ${count(rows)} of ${count(total)} rows${left ? `, about ${duration(left)} left` : ""}.`;
+  return rows === null || rows === undefined ? "" : `Loading ${progress(rows, total, left)}.`;
+}
+
+function progress(rows, total, secondsLeft) {
+  const text = `${count(rows)}${total === null ? "" : ` of ${count(total)}`} rows`;
+  return secondsLeft === null ? text : `${text}, about ${duration(secondsLeft)} left`;
 }
