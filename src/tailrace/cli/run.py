@@ -39,7 +39,8 @@ _POLL_SECONDS = 0.25
 def command(invocation: Invocation, master: str | None) -> None:
     """Run capture and the configured sinks in two child processes, and restart a process that dies.
 
-    With `enabled = true` in [archive], a third one archives the WAL.
+    With `enabled = true` in [archive], a third one archives the WAL; in [verify], another one compares the rows of the
+    destinations with the source's.
 
     SIGTERM and Ctrl-C stop in order: the sinks finish their step, capture seals and acknowledges what is committed, and
     the command exits with 0. A second signal stops at once, and loses nothing either. A sink or an archive that fails
@@ -74,7 +75,8 @@ def supervise(
     deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
     archive = invocation.child_command("archive") if settings.archive.enabled else None
     relay = partial(_relay, invocation.log_format)
-    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, relay, archive=archive)
+    verify = invocation.child_command("verify", "--continuous") if settings.verify.enabled else None
+    supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, relay, archive=archive, verify=verify)
     stopping = threading.Event()
 
     def stop() -> None:

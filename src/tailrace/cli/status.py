@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.cli import Invocation, output, sink_table
-from tailrace.ops.probe import log_status, recovery_status, sink_statuses, source_status
+from tailrace.ops.probe import log_status, recovery_status, sink_statuses, source_status, verification_records
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
 from tailrace.store import Store
 
@@ -47,6 +47,7 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
             log_status(store),
             sink_statuses(store, settings.sinks),
             recovery=recovery_status(settings, store),
+            verified=verification_records(store),
         )
         if watch:
             click.clear()  # nothing happens without a terminal
@@ -72,6 +73,13 @@ def _show(overview: Overview) -> None:
     if overview.recovery is not None:
         _print(console, "recovery", _recovery(overview.recovery))
     sink_table.show(overview.sinks)
+    for record in overview.verified:
+        text = f"{record.sink}: compared with the source {output.ago(record.verified_at)} at {record.position}: "
+        text += f"{record.differences:,} of {record.rows:,} rows differ" if record.differences else "no row differs"
+        if record.tables_not_compared:
+            text += f"; {record.tables_not_compared:,} of {record.tables:,} tables could not be compared entirely"
+        is_good = not record.differences and not record.tables_not_compared
+        console.print(Text(text, style="dim" if is_good else "red" if record.differences else "yellow"))
 
 
 def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +18,14 @@ from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import ConfigError, SinkRefused, TailraceError
+from tailrace.ops import supervisor_socket
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
+from tailrace.verify.continuous import ContinuousVerification
 from tailrace.verify.destination import check_verifiable
 from tailrace.verify.difference import Difference
+from tailrace.verify.record import VerificationRecord
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
 from tailrace.verify.verification import Verification
@@ -45,6 +49,9 @@ _COULD_NOT_COMPARE = 2
     help="Seconds to wait for capture and the sink to reach the source's position, and for a repair.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--continuous", is_flag=True, help="Verify again and again, as often and as fast as [verify] says, until a signal."
+)
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -54,6 +61,7 @@ def command(
     limit: int,
     wait_s: float,
     as_json: bool,
+    continuous: bool,
 ) -> None:
     """Compare the rows at the destinations of SINKs with the source's, all at one position. Default: every sink that
     keeps rows.
@@ -72,6 +80,11 @@ def command(
     patterns = tuple([TablePattern.parse(text) for text in tables])
     stopping = threading.Event()
     on_stop(stopping.set)
+    if continuous:
+        with supervisor_socket.report_to_supervisor(os.environ, dict, stopping.set):
+            ContinuousVerification(settings, _chosen(settings, names), stopping).run()
+        return
+    store = Store.open(settings.store.url, settings.store.options)
     found: list[dict[str, Any]] = []
     codes = [0]
     for configured in _chosen(settings, names):
@@ -84,6 +97,8 @@ def command(
                 click.echo(f"sink {configured.name}: {error}\nhint: {error.hint}", err=True)
             continue
         codes.append(report.exit_code)
+        if not patterns:
+            VerificationRecord.of([report]).save(store)
         found.append(report.to_json(limit) | {"rows_repaired": totals.applied})
         if not as_json:
             _show(report, totals, limit)

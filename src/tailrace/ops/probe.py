@@ -14,7 +14,7 @@ from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.capture.postgres.uncaptured import UncapturedTable, has_publication, uncaptured_tables, unpublished_tables
 from tailrace.change import Lsn, Position
-from tailrace.errors import TailraceError
+from tailrace.errors import StoreError, TailraceError
 from tailrace.log import seen_table
 from tailrace.log.listing import find_covered, list_objects
 from tailrace.log.reader import LogReader
@@ -22,6 +22,7 @@ from tailrace.ops.cache import BackgroundCache
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
 from tailrace.settings import Settings, SourceSettings
 from tailrace.store import Store
+from tailrace.verify.record import VerificationRecord, load_records
 
 if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
@@ -201,17 +202,32 @@ def sink_statuses(store: Store, configured: Sequence[Mapping[str, Any]]) -> list
     return [with_lag(sink, measured.get(sink.name)) for sink in sinks]
 
 
+def verification_records(store: Store) -> list[VerificationRecord]:
+    """Read what the last verifications of sinks found; nothing if the store cannot be read, which the log's status
+    reports."""
+    try:
+        return list(load_records(store))
+    except StoreError:
+        return []
+
+
 def measured_overview(store: Store, local: Callable[[], Overview]) -> Callable[[], Overview]:
-    """Return a function that measures the lag of the sinks in `local`, which is what this process knows."""
+    """Return a function that measures the lag of the sinks in `local`, which is what this process knows, and adds what
+    their last verifications found."""
     from tailrace.ops.sink_meter import SinkMeter, with_lag
 
     meter = SinkMeter(store)
     lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)
+    verified = BackgroundCache(lambda: verification_records(store), _LOG_SECONDS)
 
     def overview() -> Overview:
         known = local()
         found = (lags.get() if known.sinks else None) or {}
-        return replace(known, sinks=[with_lag(sink, found.get(sink.name)) for sink in known.sinks])
+        return replace(
+            known,
+            sinks=[with_lag(sink, found.get(sink.name)) for sink in known.sinks],
+            verified=(verified.get() if known.sinks else None) or (),
+        )
 
     return overview
 

@@ -37,6 +37,7 @@ def render(overview: Overview) -> str:
     if overview.recovery is not None and overview.recovery.error is None:
         families += _recovery(overview.recovery)
     families += _sinks(overview)
+    families += _verified(overview)
     return "".join(families)
 
 
@@ -192,6 +193,27 @@ def _sinks(overview: Overview) -> Iterator[str]:
     ]
     yield metric_family(
         "tailrace_sink_state", "gauge", "1 for the current state of the sink, 0 for the others.", states
+    )
+
+
+def _verified(overview: Overview) -> Iterator[str]:
+    records = [({"sink": record.sink}, record) for record in overview.verified]
+
+    def family(name: str, help: str, values: Iterable[float]) -> str:
+        samples = zip([labels for labels, _ in records], values, strict=True)
+        return metric_family(f"tailrace_verify_{name}", "gauge", help, samples)
+
+    found = [record for _, record in records]
+    yield family("lsn", "All tables were compared at this LSN or a later one.", [r.position for r in found])
+    yield family(
+        "timestamp_seconds",
+        "When the sink was last compared with the source.",
+        [r.verified_at.timestamp() for r in found],
+    )
+    yield family("rows", "Rows that were compared.", [r.rows for r in found])
+    yield family("differences", "Rows that differed from the source's.", [r.differences for r in found])
+    yield family(
+        "tables_not_compared", "Tables that could not be compared entirely.", [r.tables_not_compared for r in found]
     )
 
 

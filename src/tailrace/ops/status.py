@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.capture.postgres.publication_watch import PublicationWatch
     from tailrace.delivery.status import SinkStatus
     from tailrace.recovery.archive import Archive
+    from tailrace.verify.record import VerificationRecord
 
 CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "failed", "stopped"]
 SINK_STATES: Final = ("new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped")
@@ -281,6 +282,8 @@ class Overview:
     sinks: Sequence[SinkStatus] = field(default=())
     archive: ArchiveStatus | None = None
     recovery: RecoveryStatus | None = None
+    verified: Sequence[VerificationRecord] = field(default=())
+    """What the last verification of each sink found."""
 
     @property
     def uncaptured(self) -> Sequence[UncapturedTable] | None:
@@ -331,6 +334,7 @@ class Overview:
             "log": None if self.log is None else _to_jsonable(asdict(self.log)),
             "archive": None if self.archive is None else self.archive.to_json(),
             "recovery": None if self.recovery is None else self.recovery.to_json(),
+            "verified": [_to_jsonable(asdict(record)) for record in self.verified],
             "sinks": [json.loads(sink.to_json()) | {"is_silent": sink.is_silent(time.time())} for sink in self.sinks],
         }
 

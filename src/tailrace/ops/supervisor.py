@@ -36,11 +36,14 @@ _log = logging.getLogger("tailrace.run")
 CAPTURE: Final = "capture"
 ARCHIVE: Final = "archive"
 DELIVER: Final = "deliver"
+VERIFY: Final = "verify"
 
 # Longer than the engine waits for a step (30 s) and for its Java process to exit.
 _SINKS_GRACE_SECONDS = 45.0
 # Longer than capture waits for the store (15 s).
 _CAPTURE_GRACE_SECONDS = 25.0
+# It changes nothing, so it can be killed at any moment.
+_VERIFY_GRACE_SECONDS = 1.0
 # A process that ran this long did not die of the previous cause: the restart delay starts over.
 _SETTLED_SECONDS = 60.0
 # A signal to all processes may reach a child before the supervisor: then its end is no failure.
@@ -220,22 +223,26 @@ class Supervisor:
         relay: Relay,
         environ: Mapping[str, str] = os.environ,
         archive: Sequence[str] | None = None,
+        verify: Sequence[str] | None = None,
     ) -> None:
-        """`capture`, `deliver` and `archive` are command lines; `sinks` maps names to types, for those of `deliver`."""
+        """`capture`, `deliver`, `archive` and `verify` are command lines; `sinks` maps names to types, for those of
+        `deliver`."""
         self._sinks = sinks
         self._archive = ChildProcess(ARCHIVE, archive, environ, relay) if archive is not None else None
         self._capture = ChildProcess(CAPTURE, capture, environ, relay)
         self._deliver = ChildProcess(DELIVER, deliver, environ, relay) if deliver is not None else None
+        self._verify = ChildProcess(VERIFY, verify, environ, relay) if verify is not None else None
         self._last_statuses: dict[str, SinkStatus] = {}
 
     @property
     def children(self) -> list[ChildProcess]:
-        return [child for child in (self._deliver, self._archive, self._capture) if child is not None]
+        found = (self._verify, self._deliver, self._archive, self._capture)
+        return [child for child in found if child is not None]
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing runs and nothing will be restarted."""
-        return all(child.state in ("failed", "stopped") for child in self.children)
+        return all(child.state in ("failed", "stopped") for child in self.children if child is not self._verify)
 
     @property
     def has_lost_capture(self) -> bool:
@@ -261,6 +268,8 @@ class Supervisor:
         for child in self.children:
             child.expect_end()
         deadline = time.monotonic() + (grace_s if grace_s is not None else float("inf"))
+        if self._verify is not None:
+            self._verify.stop(_VERIFY_GRACE_SECONDS)
         if self._deliver is not None:
             self._deliver.stop(min(_SINKS_GRACE_SECONDS, deadline - time.monotonic()))
         for child in filter(None, (self._archive, self._capture)):

@@ -173,6 +173,17 @@ class ArchiveSettings:
 
 
 @dataclass(frozen=True)
+class VerifySettings:
+    enabled: bool = False
+    """Whether `run` verifies the sinks in the background. Off by default: it reads all rows of source and
+    destinations."""
+    interval_s: float = field(default=86_400.0, metadata={"at_least": 1})
+    """How often each sink is verified. Once a day finds what somebody wrote to a replica, and costs little."""
+    rows_per_second: float = field(default=50_000.0, metadata={"at_least": 1})
+    """After each table, verification rests until its average is not above this: a fraction of what a server reads."""
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     ui: bool = False
     """Serve Spark's own pages about batches, jobs and tasks. Off by default: they take a port and memory."""
@@ -188,6 +199,7 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     query: QuerySettings = field(default_factory=QuerySettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
+    verify: VerifySettings = field(default_factory=VerifySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     sinks: tuple[SinkTable, ...] = field(default=(), repr=False)
 
@@ -215,6 +227,7 @@ def load(
         "http": HttpSettings,
         "query": QuerySettings,
         "archive": ArchiveSettings,
+        "verify": VerifySettings,
         "spark": SparkSettings,
     }
     faults.add_unknown(raw, [*sections, "sink"], "")
