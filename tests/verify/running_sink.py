@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,26 @@ class Scene:
 
 
 @contextmanager
-def scene(source: Database, directory: Path, sink: dict[str, Any], load: bool = True) -> Iterator[Scene]:
+def _ticking(source: Database) -> Iterator[None]:
+    """Write to the WAL all the time: on an idle source, the log follows the WAL only every ten seconds."""
+    stopping = threading.Event()
+
+    def run() -> None:
+        with source.connect() as connection:
+            while not stopping.wait(0.1):
+                connection.execute("SELECT pg_logical_emit_message(true, 'tests.verify', 'tick')")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+@contextmanager
+def scene(source: Database, directory: Path, sink: dict[str, Any], *, is_idle: bool = False) -> Iterator[Scene]:
     """Capture all tables of the source, take snapshots of them, and have a sink follow."""
     if not source.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
         source.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
@@ -121,11 +140,10 @@ def scene(source: Database, directory: Path, sink: dict[str, Any], load: bool = 
     )
     (configured,) = sinks.from_settings(given, {})
     store = Store.open(given.store.url)
-    with CaptureThread(given, store) as capture:
-        if load:
-            job = SnapshotJob(given)
-            job.start()
-            assert job.wait(60)
+    with CaptureThread(given, store) as capture, nullcontext() if is_idle else _ticking(source):
+        job = SnapshotJob(given)
+        job.start()
+        assert job.wait(60)
         # The process has two objects of the sink, as `tailrace verify` is another process than the one that delivers.
         (delivering,) = sinks.from_settings(given, {})
         with RunningSink(delivering, given.store) as running:

@@ -16,7 +16,9 @@ from tests.workload import Workload
 WITHOUT_KEY = ["public.bag"]
 
 
-@pytest.fixture(params=["valkey hash", "valkey json", "opensearch"])
+@pytest.fixture(
+    params=["valkey json", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("valkey hash", "opensearch"))]
+)
 def sink(request: pytest.FixtureRequest) -> dict[str, Any]:
     kind, _, mode = request.param.partition(" ")
     if kind == "valkey":

@@ -13,6 +13,7 @@ from tests.workload import Workload
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+@pytest.mark.soak
 def test_planted_differences_are_named_and_repaired_under_load(database: Database, tmp_path: Path) -> None:
     database.execute(TABLES)
     lake = {"type": "iceberg", "warehouse": (tmp_path / "lake").as_uri(), "mode": "both", "interval_ms": 100}

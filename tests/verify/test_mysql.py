@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.contract.mysql_tables import make_database
 from tests.fixtures.postgres import Database
 from tests.verify.load import TABLES, busy
@@ -41,6 +42,7 @@ def test_planted_differences_are_named_and_repaired_under_load(
             assert totals.applied == 3
 
 
+@pytest.mark.soak
 def test_a_random_workload_has_no_false_alarm(
     database: Database, mariadb_server: MariaDbServer, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_random_workload_has_no_false_alarm(database: Database, replica: Datab
     with scene(database, tmp_path, _postgres(replica)) as own:
         own.catch_up()
         with workload:
-            for _ in range(5):
+            for _ in range(3):
                 report = own.verify()
                 assert named(report) == []
                 assert report.is_complete, [(t.table, t.error, t.notes) for t in report.tables]

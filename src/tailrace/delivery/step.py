@@ -315,7 +315,7 @@ class Stepper:
         """Correct rows. None: there is none to correct, and the repair is finished."""
         found, cursor = Repair.load(self._store, self.common.name, id), self._cursor()
         changes = None
-        if found is not None and found.relation.oid in self.state.tables and found.position <= cursor:
+        if found is not None and found.relation.oid in self.state.tables and self._has_reached(found.position):
             runs = log_window.changes_between(self._reader, found.position, {found.relation.oid: cursor})
             since = self._shaping.apply(runs.get(found.relation.oid, []))
             changes = found.changes(cursor, [run for run in since if isinstance(run, TableChanges)])
@@ -326,6 +326,10 @@ class Stepper:
         step = Step(self.state, self.state, self.offset(), self.offset(), 1, repair=id)
         task = StageTask(self.sink, self._shaping, self._settings, step, 0, repair=changes)
         return PlannedStep(step, (task,))
+
+    def _has_reached(self, position: Lsn) -> bool:
+        """Whether the destination has all transactions below a position. On an idle source, the cursor stays behind."""
+        return position <= self._cursor() or not log_window.has_transactions(self._reader, self._cursor(), position)
 
     def _finish_repair(self, id: str, applied: int = 0, error: str = "") -> None:
         self._is_repairing = False
