@@ -120,6 +120,14 @@ url = "file:///var/lib/tailrace"
 # `tailrace backup expire` keeps what is needed to restore any moment of this time: a number with m, h, d or w.
 # keep = "14d"
 
+[verify]
+# With true, `tailrace run` compares the rows of all destinations with the source's, as `tailrace verify` does: see
+# docs/verify.md. It reads all rows.
+# enabled = false
+# How often, and how many rows a second on average.
+# interval_s = 86400.0
+# rows_per_second = 50000.0
+
 [spark]
 # Serve Spark's own pages about batches, jobs and tasks; `deliver` and `run` log their address.
 # ui = false
