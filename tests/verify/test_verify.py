@@ -184,7 +184,7 @@ def test_what_cannot_be_compared_is_refused(sink: dict[str, Any], words: str, tm
 
 
 def test_a_checksum_changes_when_two_rows_exchange_values() -> None:
-    hash_ = RangeHash((0,), 1, 12345)
+    hash_ = RangeHash((0,), 1, seed=0)
     keys = pa.array([str(n) for n in range(100, 200)], pa.string())
     values = np.array([f"value {n:03d}" for n in range(100)])
     before = pa.RecordBatch.from_arrays([keys, pa.array(values)], names=["k", "v"])
