@@ -6,6 +6,7 @@
 - Replay: the same server recovering from the archive through the spool, and from local files by `cp`.
 - Commit: with synchronous_standby_names, one client's commits confirmed by the archive and by pg_receivewal.
 - Standby: from a commit until a standby shows its row, fed from the store by a synchronous archive, and streaming.
+- Backup and restore beside pgBackRest: see `bench.pgbackrest`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import psycopg
 
+from bench import pgbackrest
 from bench.report import Report
 from tailrace.change import Lsn
 from tailrace.embedded.installation import unprivileged_user
@@ -64,6 +66,7 @@ def run(report: Report, rounds: int = 3) -> None:
             bench.replay()
             bench.commit()
             bench.standby()
+        pgbackrest.compare(report, work, rounds)
 
 
 class _Bench:
