@@ -89,7 +89,8 @@ def test_cat_selected_tables(url: str, server: Server) -> None:
 def test_cat_prints_readable_lines(url: str, server: Server) -> None:
     result = run("cat", "--store", url)
     assert len(result.stdout.splitlines()) == len(server.changes)
-    assert result.stdout.startswith(str(server.changes[0].position) + "  2025-")
+    first = server.changes[0]
+    assert result.stdout.startswith(f"{first.position}  xid {first.xid}  2025-")
 
 
 @pytest.mark.parametrize("bound", ["yesterday", "0/XYZ", "0/1:x"])

@@ -159,7 +159,7 @@ def cat(
 
     tables = is_wanted if wanted else None
     reader = LogReader(store)
-    render = to_json if as_json else to_line
+    render = to_json if as_json else functools.partial(to_line, shows_xid=True)
     changes = reader.follow(start, tables=tables) if follow else reader.changes(start, end, tables=tables)
     try:
         for change in changes:

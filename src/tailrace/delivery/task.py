@@ -19,10 +19,11 @@ from tailrace.delivery.contract import Load, Part, Receipt, Sink, Step
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import TailraceError
 from tailrace.log import decoding
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import ChangeFilter, LogicalMessages, TableChanges
 from tailrace.log.planner import Slice
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import MARKER_PREFIX, SnapshotChunk, TableSnapshot
+from tailrace.log.snapshot import SnapshotChunk, TableSnapshot
 from tailrace.state import table_state
 from tailrace.store import Store
 
@@ -99,15 +100,15 @@ class StageTask:
 
 @dataclass
 class ChangeCounter:
-    """Counts the changes that pass, without Tailrace's own markers."""
+    """Counts the changes that pass, without Tailrace's own messages."""
 
     on_changes: Callable[[int], None] = lambda _: None
     changes: int = 0
 
     def over(self, chunks: Iterator[decoding.Chunk]) -> Iterator[decoding.Chunk]:
         for chunk in chunks:
-            markers = sum(list(part.prefix).count(MARKER_PREFIX) for part in chunk if isinstance(part, LogicalMessages))
-            self.changes += sum(map(len, chunk)) - markers
+            own = [p for part in chunk if isinstance(part, LogicalMessages) for p in part.prefix if p in OWN_PREFIXES]
+            self.changes += sum(map(len, chunk)) - len(own)
             yield chunk
             self.on_changes(self.changes)
 

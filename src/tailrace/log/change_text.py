@@ -35,9 +35,11 @@ def to_json(change: Change) -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
 
 
-def to_line(change: Change) -> str:
+def to_line(change: Change, *, shows_xid: bool = False) -> str:
     """The change on one line for people, with long values cut."""
     parts = [str(change.position), format_timestamp(change.committed_at), f"{change.operation:<8}"]
+    if shows_xid:
+        parts.insert(1, f"xid {change.xid}")
     if change.relation is None:
         parts.append(f"{change.prefix!r} {shorten(_json_text(message_text(change)))}")
     else:

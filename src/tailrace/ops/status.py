@@ -102,7 +102,9 @@ class CaptureStatus:
         done = capture.progress
         copying = snapshots.progress if snapshots is not None else None
         is_copying = snapshots is not None and snapshots.is_running
-        error = capture.last_error or (snapshots.error if snapshots is not None else None)
+        error = (
+            capture.last_error or (snapshots.error if snapshots is not None else None) or capture.schema_recorder.error
+        )
         state: CaptureState = "starting"
         if capture.is_stopping:
             state = "stopped"
@@ -344,7 +346,7 @@ def _tables_to_json(tables: Sequence[UncapturedTable] | None) -> list[dict[str, 
 
 
 def _faults(component: str, state: str, error: str | None, hint: str | None) -> list[str]:
-    # When a table cannot be copied, capture reports the error and keeps streaming.
+    # When a table cannot be copied, or its definition cannot be recorded, capture reports it and keeps streaming.
     if state not in UNHEALTHY_STATES and not (error and state == "streaming"):
         return []
     return [": ".join(filter(None, (f"{component} is {state}", error, hint)))]

@@ -95,7 +95,9 @@ def test_a_correct_source_needs_no_fix(subject: Subject) -> None:
     subject.database.execute(f"SELECT pg_create_logical_replication_slot('{subject.source.slot}', 'pgoutput')")
     findings = inspect(subject.source)
     assert can_capture(findings)
-    assert [f.subject for f in findings] == ["max_slot_wal_keep_size"]
+    assert [f.subject for f in findings] == ["max_slot_wal_keep_size", "DDL"]
+    subject.database.execute(subject.has(NOTE, "DDL", "optional").fix)
+    assert not subject.find(NOTE, "DDL")
 
 
 @pytest.mark.parametrize(

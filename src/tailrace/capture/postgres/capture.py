@@ -20,6 +20,7 @@ from psycopg.pq.abc import PGconn
 from tailrace.capture.postgres import catalog, slot
 from tailrace.capture.postgres.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
 from tailrace.capture.postgres.replication import ReplicationStream
+from tailrace.capture.postgres.schema_recorder import SchemaRecorder
 from tailrace.capture.postgres.sealer import CaptureProgress, Sealer
 from tailrace.capture.postgres.source_connection import classify, connect, connect_replication
 from tailrace.change import Lsn, Relation
@@ -75,6 +76,7 @@ class Capture:
         self._until_current = until == "current"
         self._accept_gap = accept_gap
         self._snapshots = snapshots
+        self.schema_recorder = SchemaRecorder(settings.source, store)
         self._status_interval = settings.capture.status_interval_s
         self._stopping = threading.Event()
         self._pipe = WakePipe()
@@ -90,7 +92,10 @@ class Capture:
 
     def run(self) -> None:
         """Run until stopped, or until `until` is durable. Raises errors that a retry cannot resolve."""
-        run_until_stopped(self._connect_and_stream, self._stopping, self._record_failure)
+        try:
+            run_until_stopped(self._connect_and_stream, self._stopping, self._record_failure)
+        finally:
+            self.schema_recorder.stop()
 
     def _record_failure(self, error: TailraceError) -> None:
         self.is_streaming = False
@@ -107,6 +112,7 @@ class Capture:
                     writer, created = self._prepare(replication, connection)
                     if self._snapshots is not None:
                         self._snapshots.begin(created, source_record.begins_at(self._store))
+                    self.schema_recorder.start()
                     stream = self._start(replication, writer)
                     self._stream(stream, writer, _Describer(connection))
                 except psycopg.Error as error:
@@ -175,7 +181,9 @@ class Capture:
     def _stream(
         self, stream: ReplicationStream, writer: LogWriter, describe: Callable[[bytes], Relation | None]
     ) -> None:
-        sealer = self.sealer = Sealer(writer, describe, self._settings.capture, self.progress, self._pipe.wake)
+        sealer = self.sealer = Sealer(
+            writer, describe, self._settings.capture, self.progress, self._pipe.wake, self.schema_recorder.note
+        )
         self.durable_lsn = self.received_lsn = writer.end_lsn
         self.is_streaming = True
         self.last_error = None

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tailrace.capture.postgres.shape import describe_change
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import StoreError, TailraceError
+from tailrace.log import ddl_message
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
 from tailrace.log_rows import LogRows
-from tailrace.pgoutput import framing
+from tailrace.pgoutput import framing, message
 from tailrace.pgoutput.framing import FrameBatch, Frames, MessageIndex, OpenTransaction
 from tailrace.retry import Backoff
 from tailrace.settings import CaptureSettings
@@ -84,7 +86,8 @@ class CaptureProgress:
 class Sealer:
     """Owns the writer while it runs. `offer` and `idle` never block.
 
-    `wake` is called when `durable_lsn` advanced, when there is room again, and when sealing failed.
+    `wake` is called when `durable_lsn` advanced, when there is room again, and when sealing failed. `on_relation` is
+    called with each description of a relation that changes follow, with the commit LSN, and must not block.
     """
 
     def __init__(
@@ -94,12 +97,16 @@ class Sealer:
         settings: CaptureSettings,
         progress: CaptureProgress,
         wake: Callable[[], None],
+        on_relation: Callable[[Relation, Lsn], None] = lambda _relation, _lsn: None,
     ) -> None:
         self._writer = writer
         self._describe = describe
         self._settings = settings
         self._progress = progress
         self._wake = wake
+        self._on_relation = on_relation
+        self._described: dict[int, Relation] = {}
+        self._unused: dict[int, Relation] = {}
         self._skip_below = writer.end_lsn
         self._transaction = OpenTransaction()
         self._inbox: deque[Frames] = deque()
@@ -229,10 +236,34 @@ class Sealer:
         self._definitions += [(self._pending_rows + row, relation) for row, relation in batch.defined]
         for _, relation in described:
             self._track_own(relation)
+        self._report_ddl(batch)
         if len(batch.rows) or (batch.end_lsn and self._batches):
             self._add(batch)
         else:
             self._advance_idle(Lsn(batch.end_lsn))
+
+    def _report_ddl(self, batch: FrameBatch) -> None:
+        """Log what DDL did, and pass new versions of relations on."""
+        # A partition is described too, although its changes are published as the root's. A change of a table follows
+        # its description in the same transaction, but maybe not in the same batch.
+        self._unused.update((relation.oid, relation) for _, relation in batch.defined if not relation.is_own)
+        for oid in self._unused.keys() & set(np.unique(batch.rows.relation_id).tolist()) if self._unused else ():
+            relation = self._unused.pop(oid)
+            lsn = Lsn(batch.rows.commit_lsn[np.argmax(batch.rows.relation_id == oid)])
+            earlier = self._described.get(oid)
+            self._described[oid] = relation
+            if earlier is not None and relation != earlier:
+                _log.info("%s changed before %s: %s", earlier.qualified_name, lsn, describe_change(earlier, relation))
+            self._on_relation(relation, lsn)
+        if batch.end_lsn:
+            self._unused.clear()
+        for at in np.flatnonzero(batch.rows.kind == framing.M).tolist():
+            sent = message.parse(batch.rows.payload[at].as_py())
+            if isinstance(sent, message.LogicalMessage) and sent.prefix == ddl_message.PREFIX:
+                found = ddl_message.parse(sent.content)
+                if found is not None:
+                    xid, lsn = batch.rows.xid[at], Lsn(batch.rows.commit_lsn[at])
+                    _log.info("%s, in transaction %d at %s", found, xid, lsn)
 
     def _track_own(self, relation: Relation) -> None:
         """Remember whether the relation is Tailrace's own, until its next description."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from tailrace.change import Change, Lsn, Position
 from tailrace.errors import TailraceError
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.store import Store
 
 _RECENT = 8
@@ -56,7 +56,7 @@ class DemoReader:
             self.operations[change.operation] += 1
             self.delays.append(time.time() - at)
             self.commits.append((change.position.commit_lsn, at))
-            if change.prefix != MARKER_PREFIX:
+            if change.prefix not in OWN_PREFIXES:
                 self.positions.append(change.position)
             if change.relation is not None:
                 self.recent.append(change)

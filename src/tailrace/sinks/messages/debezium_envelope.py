@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import (
     DELETE,
     INSERT,
@@ -28,7 +29,6 @@ from tailrace.log.decoding import (
     LogicalMessages,
     TableChanges,
 )
-from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.sinks.messages.connect_payload import ConnectEncoding, ConnectPayload, ConnectStruct, ConnectValue
 from tailrace.sinks.messages.connect_type import TypeOptions
 from tailrace.sinks.messages.debezium_heartbeat import heartbeat_destination, heartbeat_payloads
@@ -314,7 +314,7 @@ class DebeziumEnvelope:
 def _transactional(run: TableChanges | LogicalMessages) -> TableChanges | LogicalMessages:
     """Return what belongs to transactions and is not Tailrace's own."""
     if isinstance(run, LogicalMessages):
-        is_foreign = np.array([prefix != MARKER_PREFIX for prefix in run.prefix], np.bool_)
+        is_foreign = np.array([prefix not in OWN_PREFIXES for prefix in run.prefix], np.bool_)
         return run.take(run.transactional & is_foreign)
     return run
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from tailrace.errors import PoisonError
 from tailrace.log import json_columns
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import SNAPSHOT, ChangePositions, Chunk, LogicalMessages, TableChanges
-from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.sinks.messages.envelope import Envelope, TransactionEnvelope
 from tailrace.sinks.messages.message import OutgoingMessages
 from tailrace.sinks.messages.routing import DestinationTemplate
@@ -134,4 +134,4 @@ class MessageEncoder:
 
 def _foreign(messages: LogicalMessages) -> LogicalMessages:
     """Return the logical messages that Tailrace did not write."""
-    return messages.take(np.array([prefix != MARKER_PREFIX for prefix in messages.prefix], np.bool_))
+    return messages.take(np.array([prefix not in OWN_PREFIXES for prefix in messages.prefix], np.bool_))

@@ -24,8 +24,8 @@ from tailrace.delivery.transforms.row_filter import filled_from_old, old_image_h
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.images import Images
 from tailrace.log import json_columns
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import DELETE, INSERT, UPDATE, LogicalMessages, Mask, TableChanges
-from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.spark import schema
 from tailrace.spark.changes import batch as changes_batch
 from tailrace.spark.changes import names_where, position_columns
@@ -143,7 +143,7 @@ class RowReader:
 
 
 def _without_markers(messages: LogicalMessages) -> LogicalMessages:
-    return messages.take(np.array([prefix != MARKER_PREFIX for prefix in messages.prefix], np.bool_))
+    return messages.take(np.array([prefix not in OWN_PREFIXES for prefix in messages.prefix], np.bool_))
 
 
 def _with_hidden(rows: pa.RecordBatch) -> pa.RecordBatch:

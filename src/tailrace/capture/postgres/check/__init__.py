@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tailrace.capture.postgres.check.ddl import ddl_findings
 from tailrace.capture.postgres.check.publication import publication_findings, read_publication
 from tailrace.capture.postgres.check.server import read_server, server_findings
 from tailrace.capture.postgres.check.slot_state import read_slot, slot_findings
@@ -30,6 +31,7 @@ def inspect(source: SourceSettings) -> list[Finding]:
             *slot_findings(connection, source, server, slot),
             *publication_findings(connection, source, server, publication, tables),
             *table_findings(connection, server, publication, tables),
+            *ddl_findings(connection),
         ]
     if server.may_replicate:
         findings += _replication_findings(source)
