@@ -1,4 +1,4 @@
-"""`tailrace restore`: makes a copy of the server as it was at a moment."""
+"""`tailrace restore`: makes a copy of the server, or of some tables, as they were at a moment."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import click
 
 from tailrace.cli import Invocation, output
 from tailrace.cli.progress_display import ProgressDisplay
+from tailrace.cli.restore_moment import MomentOptions
+from tailrace.cli.restore_table import TableOptions, restore_tables
 from tailrace.cli.restored_server import find_programs, place_tablespaces
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
+from tailrace.log.reader import LogReader
 from tailrace.recovery import restore
 from tailrace.recovery.backup import BackupProgress
 from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_server import RecoveryState
-from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import RestorePlan, plan_restore
 from tailrace.store import Store
 
@@ -28,11 +30,39 @@ _log = logging.getLogger("tailrace.restore")
 _POLL_SECONDS = 0.2
 
 
-@click.command("restore", short_help="Restore the server to any moment.")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--to", "to", metavar="TIME|LSN|NAME", help="A time (UTC unless it has a zone), an LSN, a restore point.")
+@click.command("restore", short_help="Restore the server or some tables to any moment.")
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    help="Restore this table from the log instead of the server. May be repeated.",
+)
+@click.option(
+    "--where", metavar="SQL", help="Only rows of the tables for which this is true: the destination evaluates it."
+)
+@click.option("--into", metavar="URL", help="The database that gets the tables.")
+@click.option(
+    "--sql", "script", metavar="FILE", help="Write the tables as a script for psql instead; - is the standard output."
+)
+@click.option(
+    "--as", "renamed", metavar="NAME", help="The table's name at the destination; 'schema.*' keeps names of tables."
+)
+@click.option(
+    "--to",
+    "to",
+    metavar="TIME|LSN|NAME|latest|immediate",
+    help="A time (UTC unless it has a zone), an LSN, a restore point, the end, or the end of the newest backup.",
+)
+@click.option(
+    "--before",
+    "event",
+    metavar="EVENT",
+    help="Just before the last 'drop of TABLE', 'truncate of TABLE' or 'delete of TABLE'.",
+)
 @click.option("--before-xid", type=int, metavar="XID", help="Stop just before this transaction's commit.")
-@click.option("--latest", is_flag=True, help="Replay all that the archive has.")
+@click.option("--latest", is_flag=True, help="Everything that the archive has, or the log. The same as --to latest.")
 @click.option("--promote", is_flag=True, help="Make the copy a server of its own, and stop it cleanly.")
 @click.option("--timeline", type=int, help="The timeline that holds the moment. Default: the newest one.")
 @click.option(
@@ -45,57 +75,79 @@ _POLL_SECONDS = 0.2
     metavar="OID=DIR",
     help="Where a tablespace goes. Default: DIRECTORY-tablespaces/OID; never where it was.",
 )
+@click.option("--master", metavar="URL", help="Read the tables with Spark, on this master. Default: only large ones.")
 @click.pass_obj
 def command(
     invocation: Invocation,
-    directory: Path,
+    directory: Path | None,
+    tables: tuple[str, ...],
+    where: str | None,
+    into: str | None,
+    script: str | None,
+    renamed: str | None,
     to: str | None,
+    event: str | None,
     before_xid: int | None,
     latest: bool,
     promote: bool,
     timeline: int | None,
     bin_directory: Path | None,
     tablespaces: tuple[str, ...],
+    master: str | None,
 ) -> None:
-    """Restore the server into DIRECTORY, which must be empty, as it was at a moment.
+    """Restore the server into DIRECTORY, which must be empty, as it was at a moment; or some of its tables.
 
     Chooses the backup, lays it out, starts PostgreSQL on it and replays WAL up to the moment. Then recovery pauses, and
     the command says what is included and how to look at it. The server runs until Ctrl-C; promote it before, or use
     --promote, to keep the copy as a server. The source is never touched.
+
+    With --table, restores tables from their snapshots and the log, without an archive or a backup. They are created
+    with their keys, indexes, checks and sequences, in one transaction; a restore that fails leaves nothing.
+
+    \b
+    Examples:
+      tailrace restore /tmp/copy --to 2026-11-18T12:00:00Z
+      tailrace restore /tmp/copy --before 'drop of public.orders'
+      tailrace restore --table public.orders --before 'truncate of public.orders' --into postgresql://db/shop
+      tailrace restore --table public.orders --where 'tenant_id = 42' --to latest --sql orders.sql
     """
-    target = _target(to, before_xid, latest)
+    moment = MomentOptions(to, event, before_xid, latest)
     settings = invocation.settings("store")
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
+    if tables:
+        if directory is not None or promote or timeline is not None or tablespaces:
+            raise ConfigError("--table restores tables, not a directory", "leave out DIRECTORY and its options")
+        wanted = TableOptions(tables, where, into, script, renamed, master)
+        restore_tables(settings, store, moment, wanted, bin_directory)
+        return
+    if directory is None or where or into or script or renamed or master:
+        raise ConfigError("what to restore is not given", "give DIRECTORY, or --table with --into URL or --sql FILE")
     programs = find_programs(store, bin_directory)
+    target = moment.target(LogReader(store), programs)
     cancelled = threading.Event()
     on_stop(cancelled.set)
     plan = plan_restore(store, target, programs, timeline)
     copy = DataDirectory(directory.absolute(), place_tablespaces(directory.absolute(), plan, tablespaces))
-    click.echo(f"restoring {target} from {plan.backup.kind} backup {plan.backup.id}")
+    click.echo(f"restoring to {target} from {plan.backup.kind} backup {plan.backup.id}")
     _lay_out(store, plan, copy)
     action: Literal["pause", "promote"] = "promote" if promote else "pause"
     with restore.recovering(plan, copy, programs, action) as recovery:
         began = time.monotonic()
-        moment = recovery.wait(cancelled.is_set, _Reporter(plan))
-        click.echo(f"replayed WAL up to {moment.lsn} in {output.duration(time.monotonic() - began)}")
-        _print_moment(moment)
+        reached = recovery.wait(cancelled.is_set, _Reporter(plan))
+        click.echo(f"replayed WAL up to {reached.lsn} in {output.duration(time.monotonic() - began)}")
+        _print_moment(reached)
         if promote:
             click.echo(f"promoted; start the server with: pg_ctl -D {copy.path} start")
             return
         click.echo(f"recovery is paused. Look at the copy: psql '{recovery.server.conninfo} dbname=postgres'")
+        if event is not None:
+            click.echo(
+                "the transaction that is left out holds its locks meanwhile: to read that table, promote the copy"
+            )
         click.echo("to keep it as a server: SELECT pg_wal_replay_resume(); Ctrl-C stops it")
         while not cancelled.wait(_POLL_SECONDS) and not recovery.server.wait(0):
             pass
-
-
-def _target(to: str | None, before_xid: int | None, latest: bool) -> RecoveryTarget:
-    given = [to is not None, before_xid is not None, latest]
-    if sum(given) != 1:
-        raise ConfigError("one target is needed", "give --to TIME|LSN|NAME, --before-xid N or --latest")
-    if before_xid is not None:
-        return RecoveryTarget("xid", xid=before_xid)
-    return RecoveryTarget.parse(to) if to is not None else RecoveryTarget("latest")
 
 
 def _lay_out(store: Store, plan: RestorePlan, copy: DataDirectory) -> None:

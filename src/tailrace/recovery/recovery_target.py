@@ -28,10 +28,10 @@ class RecoveryTarget:
 
     `lsn` includes all transactions whose commit record begins before it, as everywhere in Tailrace. `time` includes
     those that committed at or before it. `name` is a restore point's. `xid` is the first transaction to leave out.
-    `latest` is the end of the archive.
+    `latest` is the end of the archive, or of the log for a table. `immediate` is the end of the newest backup.
     """
 
-    kind: Literal["lsn", "time", "name", "xid", "latest"]
+    kind: Literal["lsn", "time", "name", "xid", "latest", "immediate"]
     lsn: Lsn | None = None
     time: datetime | None = None
     name: str = ""
@@ -39,7 +39,12 @@ class RecoveryTarget:
 
     @classmethod
     def parse(cls, text: str) -> RecoveryTarget:
-        """Parse an LSN, a time, or else the name of a restore point."""
+        """Parse an LSN, a time, `latest`, `immediate`, or else the name of a restore point."""
+        match text.strip():
+            case "latest":
+                return cls("latest")
+            case "immediate":
+                return cls("immediate")
         if not text.strip():
             raise ConfigError("the target is empty", "give a time, an LSN or the name of a restore point")
         if _LSN.fullmatch(text.strip()):
@@ -59,6 +64,8 @@ class RecoveryTarget:
                 return f"restore point {self.name!r}"
             case "xid":
                 return f"just before transaction {self.xid}"
+            case "immediate":
+                return "the end of the newest backup"
         return "the end of the archive"
 
 
@@ -70,6 +77,8 @@ class StopPoint:
     is_inclusive: bool = False
     """Whether the record that begins at `lsn` is replayed."""
     time: datetime | None = None
+    is_immediate: bool = False
+    """As soon as the backup is consistent."""
 
     def settings(self, timeline: int, action: Literal["pause", "promote"]) -> dict[str, str]:
         """The server's settings, in order.
@@ -80,6 +89,8 @@ class StopPoint:
         used = {"recovery_target_lsn": str(self.lsn)}
         if self.time is not None:
             used = {"recovery_target_time": self.time.isoformat()}
+        if self.is_immediate:
+            used = {"recovery_target": "immediate"}
         return {
             **no_target(but=used),
             **used,

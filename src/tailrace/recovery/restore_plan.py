@@ -106,6 +106,8 @@ class _Chooser:
             case "latest":
                 newest = self.candidates[-1]
                 return newest, self._end_of(newest)
+            case "immediate":
+                return self.candidates[-1], StopPoint(None, is_immediate=True)
             case "lsn":
                 assert target.lsn is not None
                 return self._by_lsn(target, target.lsn, is_inclusive=False)

@@ -19,6 +19,8 @@ from tailrace.recovery.wal_segment import WalSegment
 _RECORD = re.compile(r"rmgr: (\w+).*? tx:\s+(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .*?desc: (.*)")
 _COMMIT = re.compile(r"COMMIT(?:_PREPARED)?\b.*?(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) (\S+)")
 _PREPARED = re.compile(r"COMMIT_PREPARED (\d+):")
+_SUBTRANSACTIONS = re.compile(r"subxacts: ([\d ]+)")
+_LOCK = re.compile(r"xid (\d+) db (\d+) rel (\d+)")
 _RESTORE_POINT = re.compile(r"RESTORE_POINT (.*)")
 # Far more than the longest ordinary record, so that the end of a large segment is found without reading all of it.
 _END_BYTES = 4 << 20
@@ -46,6 +48,19 @@ class WalRecord:
         """The transaction that the record belongs to; of a COMMIT PREPARED, the one that was prepared."""
         match = _PREPARED.match(self.description)
         return int(match[1]) if match else self.xid
+
+    @property
+    def subtransactions(self) -> Sequence[int]:
+        """Of a commit, the ids of the savepoints' transactions that it commits."""
+        match = _SUBTRANSACTIONS.search(self.description)
+        return [int(text) for text in match[1].split()] if match else []
+
+    @property
+    def locks(self) -> Sequence[tuple[int, int, int]]:
+        """The exclusive locks that a record is about: transaction, database and relation of each."""
+        if not self.description.startswith("LOCK "):
+            return []
+        return [(int(xid), int(database), int(relation)) for xid, database, relation in _LOCK.findall(self.description)]
 
     @property
     def restore_point(self) -> str | None:
@@ -84,6 +99,17 @@ class WalScan:
         """The last restore point of this name."""
         return next((r for r in self._backwards("XLOG") if r.restore_point == name), None)
 
+    def last_exclusive_lock(self, database: int, relation: int) -> WalRecord | None:
+        """The commit of the last transaction that locked a relation exclusively, as DROP and TRUNCATE do."""
+        commits: dict[int, WalRecord] = {}
+        for record in self._backwards("Transaction", "Standby"):
+            if record.committed_at:
+                commits.update(dict.fromkeys((record.transaction, *record.subtransactions), record))
+            for xid, *locked in record.locks:
+                if locked == [database, relation] and xid in commits:
+                    return commits[xid]
+        return None
+
     def next_commit(self, lsn: Lsn) -> WalRecord | None:
         """The first commit whose record begins at `lsn` or later."""
         for start, end in reversed(list(self._windows_backwards())):
@@ -93,9 +119,9 @@ class WalScan:
                     return found
         return None
 
-    def _backwards(self, manager: str) -> Iterator[WalRecord]:
+    def _backwards(self, *managers: str) -> Iterator[WalRecord]:
         for start, end in self._windows_backwards():
-            yield from reversed(self._dump(start, end, f"--rmgr={manager}"))
+            yield from reversed(self._dump(start, end, *(f"--rmgr={manager}" for manager in managers)))
 
     def _windows_backwards(self) -> Iterator[tuple[Lsn, Lsn]]:
         """The segments, each cut to the range, the newest first."""

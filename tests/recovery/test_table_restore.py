@@ -1,0 +1,357 @@
+"""A restored table has PostgreSQL's own rows and its own definition at that moment."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from tests import oracle
+from tests.fixtures.postgres import Database
+from tests.recovery.table_scene import Scene, definition, new_database, scene
+from tests.workload import Workload
+
+from tailrace.change import Lsn
+from tailrace.cli import main
+from tailrace.embedded.process import wait_until
+from tailrace.errors import ConfigError, CorruptError, SinkRefused, StoreError
+from tailrace.log import ddl_message, schema_record
+from tailrace.recovery import log_moment, table_restore
+from tailrace.recovery.log_moment import TableEvent
+from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.table_restore import ScriptDestination
+from tailrace.store import FileStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHOP = """
+CREATE SCHEMA "s 1";
+CREATE TYPE "s 1"."Mood" AS ENUM ('sad', 'it''s "fine"');
+CREATE DOMAIN price AS numeric(10, 2) DEFAULT 1 CHECK (VALUE >= 0);
+CREATE TYPE spot AS (x price, label text COLLATE "C");
+CREATE TYPE span AS RANGE (subtype = float8);
+CREATE SEQUENCE shared START 100;
+CREATE TABLE parents (id int PRIMARY KEY, name text UNIQUE);
+CREATE TABLE "s 1"."Wéird /%t" (
+    id serial PRIMARY KEY, "q""c\\o'l" int GENERATED ALWAYS AS IDENTITY (START WITH 7 INCREMENT BY 3 MAXVALUE 100000),
+    mood "s 1"."Mood"[] NOT NULL DEFAULT '{sad}', cost price, at spot, during span DEFAULT '[1,2)',
+    twice int GENERATED ALWAYS AS (id * 2) STORED, number int DEFAULT nextval('shared'), tenant int,
+    parent int CONSTRAINT "its parent" REFERENCES parents ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+    self int REFERENCES "s 1"."Wéird /%t", note text COLLATE "C" CHECK (note <> ''), body text,
+    CONSTRAINT "two cols" UNIQUE (note, tenant), EXCLUDE USING gist (during WITH &&) WHERE (tenant < 0)
+) WITH (fillfactor = 70);
+ALTER TABLE "s 1"."Wéird /%t" ADD CHECK (tenant < 1000) NOT VALID;
+ALTER TABLE "s 1"."Wéird /%t" ALTER body SET STORAGE EXTERNAL;
+CREATE UNIQUE INDEX "i x" ON "s 1"."Wéird /%t" (lower(note) DESC NULLS LAST) INCLUDE (tenant) WHERE id > 3;
+CREATE UNIQUE INDEX ident ON "s 1"."Wéird /%t" ("q""c\\o'l");
+ALTER TABLE "s 1"."Wéird /%t" REPLICA IDENTITY USING INDEX ident;
+COMMENT ON TABLE "s 1"."Wéird /%t" IS 'a ''comment''';
+COMMENT ON COLUMN "s 1"."Wéird /%t".note IS 'of a column';
+COMMENT ON INDEX "s 1"."i x" IS 'of an index';
+COMMENT ON CONSTRAINT "two cols" ON "s 1"."Wéird /%t" IS 'of a constraint';
+CREATE TABLE parted (id int, k text, v int CHECK (v > 0), PRIMARY KEY (id, k), FOREIGN KEY (v) REFERENCES parents)
+    PARTITION BY LIST (k);
+CREATE TABLE parted_a PARTITION OF parted FOR VALUES IN ('a', 'b') PARTITION BY RANGE (id);
+CREATE TABLE parted_a1 PARTITION OF parted_a FOR VALUES FROM (MINVALUE) TO (10);
+CREATE TABLE parted_rest PARTITION OF parted DEFAULT;
+CREATE INDEX own ON parted_rest (k);
+CREATE INDEX ON parted (v);
+"""
+ROWS = """
+INSERT INTO parents SELECT i, 'p' || i FROM generate_series(1, 9) i;
+INSERT INTO "s 1"."Wéird /%t" (cost, parent, tenant, note, at, body)
+SELECT i, 1 + i % 9, i % 5, 'n' || i, row(i::price, E'a\\tb\\\\' || i)::spot,
+       CASE WHEN i % 50 = 0 THEN repeat(md5(i::text), 200) END
+FROM generate_series(1, 300) i;
+INSERT INTO parted SELECT i, chr(97 + i % 4), 1 + i % 9 FROM generate_series(1, 9) i;
+"""
+ODD = ("s 1", "Wéird /%t")
+PARENTS = ("public", "parents")
+PARTED = ("public", "parted")
+_ODD = '"s 1"."Wéird /%t"'
+_MARK_ROWS = 'SELECT * FROM "s 1"."Wéird /%t" WHERE {} ORDER BY id'
+
+
+@pytest.fixture
+def shop(any_database: Database, tmp_path: Path) -> Iterator[Scene]:
+    any_database.execute(SHOP)
+    any_database.execute(ROWS)
+    any_database.execute(ddl_message.TRIGGER)
+    with scene(any_database, tmp_path, "FOR ALL TABLES WITH (publish_via_partition_root = true)") as it:
+        it.snapshot()
+        it.execute(
+            f"UPDATE {_ODD} SET note = note || '!', self = 1 WHERE id % 7 = 0",
+            f"INSERT INTO {_ODD} (note, tenant, cost) VALUES ('last', 3, 5)",
+            f"DELETE FROM {_ODD} WHERE id = (SELECT max(id) FROM {_ODD})",
+            "UPDATE parted SET k = 'z' WHERE id = 2",
+        )
+        yield it
+
+
+def test_dropped_tables_come_back_as_they_were(shop: Scene) -> None:
+    names = [ODD, PARENTS, PARTED]
+    texts = [_ODD, "parents", "parted", "parted_a", "parted_a1", "parted_rest"]
+    shop.record_definitions()
+    expected = {text: definition(shop.connection, text) for text in texts}
+    generated = shop.connection.execute(f"SELECT id, twice FROM {_ODD} ORDER BY id".encode()).fetchall()
+    shop.mark(*names)
+    (rows,) = shop.rows.values()
+    shop.execute(f"DROP TABLE {_ODD} CASCADE", "DROP TABLE parted, parents", 'DROP TYPE "s 1"."Mood"')
+    shop.mark()
+    (drop,) = log_moment.find_event(shop.reader, TableEvent.parse(f"drop of {_ODD}"))
+    with new_database(shop.database) as other:
+        planned, progress = shop.restore(other, names, drop.lsn)
+        assert not [note for each in planned for note in each.table.notes]
+        with other.connect(autocommit=True) as connection:
+            for name in names:
+                assert oracle.rows(connection, *name) == rows[name]
+                assert progress.restored[name] == rows[name].total()
+            for text in texts:
+                assert definition(connection, text) == expected[text], text
+            assert connection.execute(f"SELECT id, twice FROM {_ODD} ORDER BY id".encode()).fetchall() == generated
+            # The sequences go on after the rows.
+            last = connection.execute(
+                f'INSERT INTO {_ODD} (note) VALUES (\'x\') RETURNING id, "q""c\\o\'l", number'.encode()
+            )
+            assert last.fetchone() == (301, 7 + 300 * 3, 400)
+            with pytest.raises(Exception, match="its parent"), connection.transaction():
+                connection.execute(f"UPDATE {_ODD} SET parent = 99".encode())
+        with pytest.raises(ConfigError, match=r"s 1\.Wéird /%t exists at the destination"):
+            shop.restore(other, [ODD], drop.lsn)
+
+
+def test_condition_selects_the_rows_that_postgres_selects(shop: Scene) -> None:
+    lsn = shop.mark(ODD)
+    with new_database(shop.database) as other:
+        for number, where in enumerate(
+            (
+                "tenant = 3",
+                "tenant = 3 -- only these",
+                "twice > 100 AND mood[1] = 'sad'",
+                "note COLLATE \"C\" > 'n2' OR cost IS NULL",
+            )
+        ):
+            planned, progress = shop.restore(other, [ODD], lsn, where, f"s{number}")
+            expected = Counter(shop.connection.execute(_MARK_ROWS.format(where + "\n").encode()).fetchall())
+            found = Counter(other.rows(f'SELECT * FROM s{number}."Wéird /%t"'))
+            assert found == expected
+            assert progress.restored == {(f"s{number}", ODD[1]): expected.total()}
+            # The parent did not come along, and is not there.
+            assert [note for note in planned[0].table.notes if "its parent is left out" in note]
+        before = other.rows("SELECT oid FROM pg_class WHERE relnamespace > 16000 ORDER BY 1")
+        for where, error in (
+            ("1 / (tenant - 3) > 0", "division by zero"),
+            ('true); DROP TABLE s0."Wéird /%t"; SELECT (1', "multiple commands"),
+            ("no_such_column", "no_such_column"),
+        ):
+            with pytest.raises(SinkRefused, match=error):
+                shop.restore(other, [ODD], lsn, where, "failed")
+        assert other.rows("SELECT oid FROM pg_class WHERE relnamespace > 16000 ORDER BY 1") == before
+        assert not other.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'failed'")
+
+
+def test_script_does_what_a_restore_into_the_database_does(shop: Scene, tmp_path: Path) -> None:
+    lsn = shop.mark(ODD, PARENTS, PARTED)
+    shop.record_definitions()
+    script = BytesIO()
+    planned = table_restore.plan(shop.reader, [ODD, PARENTS, PARTED], lsn)
+    table_restore.restore(planned, ScriptDestination(script, lsn), table_restore.direct_blocks(shop.reader))
+    part = BytesIO()
+    planned = table_restore.plan(shop.reader, [ODD], lsn, lambda _: ("part", "t"), is_subset=True)
+    table_restore.restore(planned, ScriptDestination(part, lsn), table_restore.direct_blocks(shop.reader), "tenant = 3")
+    with new_database(shop.database) as other:
+        for content in (script, part):
+            path = tmp_path / "script.sql"
+            path.write_bytes(content.getvalue())
+            command = [str(shop.database.server.bin("psql")), "-X", "-q", "-d", other.url, "-f", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+        with other.connect() as connection:
+            for name, rows in shop.rows[lsn].items():
+                assert oracle.rows(connection, *name) == rows
+            for text in (_ODD, "parents", "parted_rest"):
+                assert definition(connection, text) == definition(shop.connection, text)
+            expected = Counter(shop.connection.execute(_MARK_ROWS.format("tenant = 3").encode()).fetchall())
+            assert Counter(connection.execute("SELECT * FROM part.t").fetchall()) == expected
+
+
+def test_random_tables_at_random_positions_with_ddl(database: Database, tmp_path: Path) -> None:
+    """Rows are compared column by column: a column may only be missing if the restore says so."""
+    workload = Workload(database.connect, 5, ddl=True, exclusive=0.05)
+    workload.create()
+    workload.run(20)
+    names = [(t.schema, t.name) for t in workload.tables]
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        columns = {}
+        for _ in range(4):
+            workload.run(20)
+            lsn = it.mark(*names)
+            columns[lsn] = {name: _columns(it.connection, name) for name in names}
+        workload.stop()
+        for lsn in it.rows:
+            with new_database(database) as other:
+                planned, _ = it.restore(other, names, lsn)
+                with other.connect() as connection:
+                    for name, each in zip(names, planned, strict=True):
+                        found = _columns(connection, name)
+                        for column in set(columns[lsn][name]) - set(found):
+                            assert any(f"column {column} is left out" in note for note in each.table.notes), name
+                        assert set(found) <= set(columns[lsn][name]), f"{name} at {lsn}"
+                        kept = [columns[lsn][name].index(column) for column in found]
+                        expected = Counter({tuple(row[i] for i in kept): 0 for row in it.rows[lsn][name]})
+                        for row, copies in it.rows[lsn][name].items():
+                            expected[tuple(row[i] for i in kept)] += copies
+                        assert oracle.rows(connection, *name) == expected, f"{name} at {lsn}"
+
+
+def _columns(connection: Any, name: tuple[str, str]) -> list[str]:
+    query = "SELECT attname FROM pg_attribute WHERE attrelid = format('%%I.%%I', %s::text, %s::text)::regclass"
+    rows = connection.execute(f"{query} AND attnum > 0 AND NOT attisdropped ORDER BY attnum", name).fetchall()
+    return [column for (column,) in rows]
+
+
+def test_changed_truncated_and_renamed_tables(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t SELECT i, 'a' FROM generate_series(1, 50) i"
+    )
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        first = it.mark(("public", "t"))
+        it.execute("ALTER TABLE t ADD b int DEFAULT 7", "ALTER TABLE t RENAME a TO c")
+        it.record_definitions()
+        second = it.mark(("public", "t"))  # no change of the table since: only the recorded definition knows
+        it.execute("UPDATE t SET b = id WHERE id < 5", "ALTER TABLE t RENAME TO u", "DELETE FROM u WHERE id > 40")
+        third = it.mark(("public", "u"))
+        it.execute("TRUNCATE u")
+        fourth = it.mark(("public", "u"))
+        for lsn in (first, second, third, fourth):
+            ((name, rows),) = it.rows[lsn].items()
+            with new_database(database) as other:
+                planned, _ = it.restore(other, [name], lsn)
+                assert not planned[0].table.notes
+                with other.connect() as connection:
+                    assert oracle.rows(connection, *name) == rows, str(lsn)
+        (truncated,) = log_moment.find_event(it.reader, TableEvent.parse("TRUNCATE of u"))
+        (deleted,) = log_moment.find_event(it.reader, TableEvent.parse("delete of public.u"))
+        assert third < truncated.lsn < fourth
+        assert (deleted.rows, deleted.lsn < third) == (10, True)
+        assert log_moment.resolve(it.reader, RecoveryTarget("xid", xid=truncated.xid)) == truncated.lsn
+        with pytest.raises(ConfigError, match="has no snapshot"):
+            it.restore(database, [("public", "t")], fourth)
+
+
+def test_target_outside_the_log_is_refused_with_the_possible_range(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        it.execute("INSERT INTO t VALUES (1)")
+        it.mark()
+        row = it.connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        it.execute("INSERT INTO t VALUES (2)")
+        end = it.mark(("public", "t"))
+        assert log_moment.resolve(it.reader, RecoveryTarget("time", time=row[0])) < end
+        with new_database(database) as other:
+            it.restore(other, [("public", "t")], RecoveryTarget("time", time=row[0]))
+            assert other.rows("SELECT * FROM t") == [(1,)]
+        for text in ("0/1", "FF/0", "2020-01-01", "2099-01-01"):
+            with pytest.raises(ConfigError, match="cannot be restored") as refused:
+                log_moment.resolve(it.reader, RecoveryTarget.parse(text))
+            assert "the log covers" in refused.value.hint
+        result = CliRunner().invoke(
+            main,
+            ["restore", "--table", "t", "--before", "drop of t", "--sql", str(tmp_path / "x.sql")],
+            env={"TAILRACE_STORE_URL": it.store.url},
+        )
+        assert result.exit_code == 2
+        assert "the log shows no drop of public.t" in result.output
+
+
+def test_table_without_a_recorded_definition_has_its_columns_and_key(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TYPE m AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, m m[]); INSERT INTO t VALUES (1, '{a}')"
+    )
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        lsn = it.mark(("public", "t"))
+        it.capture.capture.schema_recorder.stop()
+        for info in it.store.list("schema"):
+            it.store.delete(info.key)
+        with new_database(database) as other:
+            planned, _ = it.restore(other, [("public", "t")], lsn)
+            assert "its definition was not recorded" in planned[0].table.notes[0]
+            assert other.rows("SELECT id, m::text FROM t") == [(1, "{a}")]
+            assert other.rows("SELECT conname FROM pg_constraint WHERE conname LIKE 't%' AND contype = 'p'") == [
+                ("t_pkey",)
+            ]
+
+
+def test_spark_restores_the_same_rows(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+    from tailrace.recovery.spark_rows import spark_blocks
+
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t SELECT i, 'a' || i FROM generate_series(1, 300) i"
+    )
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        it.execute("UPDATE t SET a = 'b' WHERE id % 3 = 0", "DELETE FROM t WHERE id > 290", "INSERT INTO t VALUES (0)")
+        lsn = it.mark(("public", "t"))
+        planned = table_restore.plan(it.reader, [("public", "t")], lsn)
+        with new_database(database) as other, other.connect() as connection:
+            blocks = spark_blocks(spark, it.store.url, {})
+            progress = table_restore.restore(planned, table_restore.DatabaseDestination(other.url), blocks)
+            assert oracle.rows(connection, "public", "t") == it.rows[lsn]["public", "t"]
+            assert progress.restored == {("public", "t"): 291}
+
+
+class SchemaOutage(FileStore):
+    """A store that does not accept definitions while `is_down`."""
+
+    is_down = True
+
+    def create(self, key: str, data: bytes) -> bool:
+        if self.is_down and key.startswith("schema/"):
+            raise StoreError(f"{key}: no answer", "retrying")
+        return super().create(key, data)
+
+
+def test_definitions_that_cannot_be_written_are_reported_and_do_not_stop_capture(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.capturing import CaptureThread, configured, current_lsn
+
+    from tailrace.ops.status import CaptureStatus, Overview
+
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR ALL TABLES")
+    store = SchemaOutage(tmp_path)
+    with CaptureThread(configured(database), store) as running, database.connect(autocommit=True) as connection:
+        capture = running.capture
+        running.wait(lambda: capture.schema_recorder.error is not None)
+        (fault,) = Overview(capture=CaptureStatus.of(capture, None)).faults
+        assert "no answer" in fault
+        connection.execute("INSERT INTO t VALUES (1)")
+        running.wait_for(current_lsn(connection))
+        store.is_down = False
+        running.wait(lambda: capture.schema_recorder.error is None)
+        assert not Overview(capture=CaptureStatus.of(capture, None)).faults
+        with caplog.at_level(logging.INFO, "tailrace.capture"):
+            connection.execute("ALTER TABLE t ADD note text, ADD n numeric(4,1)")
+            connection.execute("INSERT INTO t VALUES (2)")
+            running.wait_for(current_lsn(connection))
+            assert "added column note text; added column n numeric(4,1)" in caplog.text
+        assert wait_until(lambda: len(schema_record.newest_of_each(store).popitem()[1].columns) == 3, 30)
+    (last,) = [table for record in list(schema_record.load_all(store))[-1:] for table in record.tables]
+    assert Lsn.parse(last.changed_at or "0/0") > Lsn(0)
+    key = max(info.key for info in store.list("schema"))
+    content = store.get(key) or b""
+    assert schema_record.SchemaRecord.from_json(content, key).tables == (last,)
+    with pytest.raises(CorruptError, match="checksum"):
+        schema_record.SchemaRecord.from_json(content.replace(b'"note"', b'"n0te"'), key)
