@@ -4,6 +4,8 @@
   same LSN to the same LSN. pg_receivewal writes files; the archive compresses, hashes and fsyncs objects.
 - Backup: `tailrace backup`'s work, and pg_basebackup in tar format with gzip:1 on the client, which has no zstd here.
 - Replay: the same server recovering from the archive through the spool, and from local files by `cp`.
+- Table: one table restored from its snapshot and the log, and the same rows piped from one psql's COPY to another's.
+  Both end with the primary key.
 - Commit: with synchronous_standby_names, one client's commits confirmed by the archive and by pg_receivewal.
 - Standby: from a commit until a standby shows its row, fed from the store by a synchronous archive, and streaming.
 - Backup and restore beside pgBackRest: see `bench.pgbackrest`.
@@ -29,6 +31,8 @@ import psycopg
 
 from bench import pgbackrest
 from bench.report import Report
+from tailrace.capture.postgres.bootstrap import Bootstrap
+from tailrace.capture.postgres.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.installation import unprivileged_user
 from tailrace.embedded.postgres import Postgres
@@ -42,7 +46,7 @@ from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import RestorePlan, plan_restore
 from tailrace.recovery.standby import Standby, Upstream, lay_out
 from tailrace.recovery.wal_archive import WalArchive
-from tailrace.settings import ArchiveSettings, Settings, SourceSettings
+from tailrace.settings import ArchiveSettings, Settings, SourceSettings, StoreSettings
 from tailrace.store import Store
 
 _LOAD = """
@@ -64,6 +68,7 @@ def run(report: Report, rounds: int = 3) -> None:
             bench.receive()
             bench.back_up()
             bench.replay()
+            bench.table()
             bench.commit()
             bench.standby()
         pgbackrest.compare(report, work, rounds)
@@ -157,6 +162,78 @@ class _Bench:
         self._report.section(f"replay {size / 1e6:,.0f} MB of WAL, with the start and stop of the server")
         self._lines(times, size)
         self._ratio(times, "spool", "cp", 0.8)
+
+    def table(self) -> None:
+        rows = 2_000_000
+        self._server.create_database("shop", "UTF8")
+        url = self._server.url_of("shop")
+        settings = Settings(
+            source=SourceSettings(url=url, slot="shop"), store=StoreSettings(str(self._directory("shop")))
+        )
+        store = Store.open(settings.store.url)
+        with self._server.connect("shop", autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text, at timestamptz, n int)")
+            connection.execute(
+                f"INSERT INTO t SELECT g, md5(g::text), now(), g % 1000 FROM generate_series(1, {rows}) g"
+            )
+            connection.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+            snapshots = Bootstrap(settings, store)
+            capture = Capture(settings, store, snapshots=snapshots)
+            thread = threading.Thread(target=capture.run, daemon=True)
+            thread.start()
+            assert wait_until(lambda: capture.is_streaming, 60)
+            assert snapshots.wait(600)
+            connection.execute(f"UPDATE t SET n = -n WHERE id <= {rows // 100}")
+            end = self._flushed(connection)
+            assert wait_until(lambda: capture.durable_lsn >= end, 60)
+            capture.stop()
+            thread.join()
+            snapshots.stop()
+            self._server.create_database("copy", "UTF8")
+            copy = self._server.url_of("copy")
+            psql = str(self._server.bin("psql"))
+
+            def clean() -> None:
+                with self._server.connect("copy", autocommit=True) as connection:
+                    connection.execute("DROP TABLE IF EXISTS t")
+                    connection.execute("CHECKPOINT")
+
+            def ours() -> float:
+                clean()
+                began = time.monotonic()
+                command = [
+                    sys.executable,
+                    "-m",
+                    "tailrace",
+                    "restore",
+                    "--table",
+                    "t",
+                    "--to",
+                    "latest",
+                    "--into",
+                    copy,
+                ]
+                subprocess.run(
+                    command, env=os.environ | {"TAILRACE_STORE_URL": store.url}, check=True, capture_output=True
+                )
+                return time.monotonic() - began
+
+            def theirs() -> float:
+                clean()
+                began = time.monotonic()
+                create = "CREATE TABLE t (id bigint, note text, at timestamptz, n int)"
+                subprocess.run([psql, "-q", copy, "-c", create], check=True)
+                with subprocess.Popen([psql, "-q", url, "-c", "COPY t TO STDOUT"], stdout=subprocess.PIPE) as out:
+                    subprocess.run([psql, "-q", copy, "-c", "COPY t FROM STDIN"], stdin=out.stdout, check=True)
+                subprocess.run([psql, "-q", copy, "-c", "ALTER TABLE t ADD PRIMARY KEY (id)"], check=True)
+                return time.monotonic() - began
+
+            times = self._in_turns({"restore --table": ours, "COPY out and in": theirs})
+            row = connection.execute("SELECT pg_table_size('t')").fetchone()
+            assert row is not None
+        self._report.section(f"restore a table of {rows:,} rows, {row[0] / 1e6:,.0f} MB")
+        self._lines(times, row[0])
+        self._ratio(times, "restore --table", "COPY out and in", 0.65)
 
     def commit(self) -> None:
         def ours() -> float:
