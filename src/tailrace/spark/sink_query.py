@@ -115,6 +115,11 @@ class SinkQuery:
             if self._statement is not None and (failure := self._statement.failure(error)) is not None:
                 raise failure from None
             raise job_failure(self._pipeline.name, error) from error
+        except Exception as error:
+            # While Java dies, pyspark and py4j raise whatever they meet first.
+            if java_process.has_ended(self._spark):
+                raise SinkError(f"sink {self._pipeline.name}: Spark's Java process has ended") from error
+            raise
         return results
 
 
