@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.replication import ReplicationStream
 from tailrace.capture.postgres.source_connection import connect_replication
 from tailrace.change import Lsn

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.report import Report
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until

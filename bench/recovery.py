@@ -31,8 +31,8 @@ import psycopg
 
 from bench import pgbackrest
 from bench.report import Report
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.bootstrap import Bootstrap
-from tailrace.capture.postgres.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.installation import unprivileged_user
 from tailrace.embedded.postgres import Postgres

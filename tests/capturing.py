@@ -14,7 +14,7 @@ import psycopg
 from tests.fixtures.postgres import Database
 
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.change import Lsn
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader

@@ -91,6 +91,10 @@ class Column:
     comment: str | None = None
 
 
+UPSERT: Final = "u"
+"""The identity of relations whose source does not say whether a row existed: an UPDATE may create its row, and a DELETE
+may find none. PostgreSQL has no such relations."""
+
 OWN: Final = "Tailrace:"
 """The start of the comment on each of Tailrace's own tables, such as a sink's cursor in the captured database."""
 
@@ -103,7 +107,7 @@ class Relation:
     schema: str
     name: str
     identity: str
-    """`relreplident`: d default, n nothing, f full, i index."""
+    """`relreplident`: d default, n nothing, f full, i index; or `UPSERT`."""
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     """Columns that identify a row: those of the replica identity, or the primary key if the identity is full."""
@@ -114,6 +118,11 @@ class Relation:
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether changes do not say if their row existed before."""
+        return self.identity == UPSERT
 
     @property
     def is_own(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,3 +22,8 @@ class Finding:
     message: str
     fix: str = ""
     """What to run, with the necessary privileges. For a source: SQL to paste into psql."""
+
+
+def can_run(findings: Iterable[Finding]) -> bool:
+    """Whether none of the findings is an error."""
+    return not any(finding.severity is Severity.ERROR for finding in findings)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from tailrace.change import Relation
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -62,3 +64,22 @@ class LogRows:
     def empty() -> LogRows:
         none = np.zeros(0, dtype=np.int64)
         return LogRows(none, none, none, none, none, none.astype(np.uint8), none, pa.array([], pa.binary()))
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """What a portion of a source's stream adds to the log."""
+
+    rows: LogRows
+    committed_rows: int
+    """How many of the first rows belong to complete transactions; 0 if no transaction ended here."""
+    end_lsn: int
+    """All transactions that commit below this LSN are complete; 0 if no transaction ended here."""
+    defined: list[tuple[int, Relation]] = field(default_factory=list)
+    """Relations that are described here, each with the number of the row that follows it."""
+    repeated: int = 0
+    """Changes of transactions that the log already holds."""
+    left_out: int = 0
+    """Changes of Tailrace's own relations."""
+    resume: str | None = None
+    """Where the stream continues after this portion, for sources whose positions do not say it."""

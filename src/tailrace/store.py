@@ -112,6 +112,16 @@ class Store:
             except FileNotFoundError:
                 return None
 
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """An object and what the store says about it, in one request."""
+        with self._translate_errors(key):
+            try:
+                found = obstore.get(self._backend, key)
+                meta = found.meta
+                return found.bytes().to_bytes(), ObjectInfo(key, meta["size"], meta["last_modified"])
+            except FileNotFoundError:
+                return None
+
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
         with self._translate_errors(key):
             try:

@@ -22,7 +22,7 @@ from tests.stepping import DrivenStepper
 
 from tailrace import settings, sinks
 from tailrace.audit import trail, verify
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.cli import main
 from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
 from tailrace.embedded.postgres import Postgres

@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 
 from tailrace.bridge.status import MB, BridgeStatus, wal_alarm
+from tailrace.capture.source import SourceStatus
 from tailrace.change import Lsn
-from tailrace.ops.status import CaptureStatus, Overview, SourceStatus
+from tailrace.ops.status import CaptureStatus, Overview
 
 CAPTURE = CaptureStatus("streaming", messages=7, durable_lsn=Lsn(0x1_0000_ABCD), reconnections=2, restarts=1)
 

@@ -12,7 +12,7 @@ from tests.sinks.replicas import rows_of, sink_to
 from tests.stepping import DrivenStepper
 
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.delivery.sink_settings import ConfiguredSink, SinkSettings
 from tailrace.log import planner
 from tailrace.log.reader import LogReader

@@ -20,7 +20,7 @@ from tests.contract.webhook_receiver import Answer, HttpReceiver, Received
 from tests.fixtures.postgres import running
 
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.embedded.postgres import Postgres
 from tailrace.errors import ConfigError, TailraceError

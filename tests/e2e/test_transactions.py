@@ -15,8 +15,8 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
 from tailrace import settings
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres import catalog
-from tailrace.capture.postgres.capture import Capture
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn, Operation, Position
 from tailrace.errors import SourceRefused

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from tailrace import settings
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.store import FileStore, Store
 
 

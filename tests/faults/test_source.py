@@ -284,7 +284,7 @@ def test_a_fork_that_lacks_changes_of_the_log_is_rejected(own: Database, store: 
 def test_unpublished_traffic_does_not_retain_wal(
     database: Database, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.postgres.sealer._IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("tailrace.capture.sealer._IDLE_SECONDS", 0.1)
     database.execute(TABLE + "; CREATE TABLE unpublished (n int)")
     with database.connect(autocommit=True) as connection, CaptureThread(configured(database), store) as run:
         for _ in range(3):

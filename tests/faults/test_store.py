@@ -81,7 +81,7 @@ def test_a_put_that_timed_out_after_storing_succeeds(database: Database, store: 
 def test_capture_stops_even_if_the_store_is_unavailable(
     database: Database, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.postgres.sealer._CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("tailrace.capture.sealer._CLOSE_SECONDS", 0.3)
 
     def fault(key: str, data: bytes) -> None:
         raise StoreError("unavailable", "")

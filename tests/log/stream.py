@@ -19,9 +19,9 @@ from tailrace.change import OWN, UNCHANGED, Change, Column, Image, Lsn, Operatio
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SourceIdentity
 from tailrace.log.writer import LogWriter
-from tailrace.log_rows import LogRows
+from tailrace.log_rows import LogRows, RowBatch
 from tailrace.pgoutput import framing, message
-from tailrace.pgoutput.framing import FrameBatch, Frames, MessageIndex, OpenTransaction
+from tailrace.pgoutput.framing import Frames, MessageIndex, OpenTransaction
 from tailrace.store import Store
 
 SOURCE = SourceIdentity("7000000000000000001", 1, "shop", "tailrace", "tailrace")
@@ -212,7 +212,7 @@ def read_frames(
     transaction: OpenTransaction | None = None,
     skip_below: int = 0,
     own: set[int] | None = None,
-) -> FrameBatch:
+) -> RowBatch:
     """Read frames. Updates `transaction` and `own`."""
     messages = MessageIndex.of(Frames.of(frames))
     described = [(at, relation_of(text)) for at, text in messages.descriptions()]

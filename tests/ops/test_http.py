@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tailrace.capture.postgres.uncaptured import UncapturedTable
+from tailrace.capture.source import SourceStatus
 from tailrace.change import Lsn, Position
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.embedded.process import free_port
@@ -22,7 +23,7 @@ from tailrace.errors import ConfigError, StoreError
 from tailrace.ops import prometheus
 from tailrace.ops.cache import BackgroundCache
 from tailrace.ops.http import HttpServer, Service, rejection, routes
-from tailrace.ops.status import SINK_STATES, CaptureStatus, LogStatus, Overview, SourceStatus
+from tailrace.ops.status import SINK_STATES, CaptureStatus, LogStatus, Overview
 from tailrace.settings import HttpSettings, Secret
 from tailrace.settings.address import is_loopback
 

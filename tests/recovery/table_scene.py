@@ -14,6 +14,8 @@ from tests.capturing import CaptureThread
 from tests.fixtures.postgres import Database, drop_database, make_database
 
 from tailrace import settings
+from tailrace.capture.postgres.schema_recorder import SchemaRecorder
+from tailrace.capture.postgres.session import PostgresSource
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
 from tailrace.change import Lsn
 from tailrace.log.reader import LogReader
@@ -91,9 +93,15 @@ class Scene:
         self.rows[lsn] = found
         return lsn
 
+    @property
+    def recorder(self) -> SchemaRecorder:
+        source = self.capture.capture.source
+        assert isinstance(source, PostgresSource)
+        return source.schema_recorder
+
     def record_definitions(self) -> None:
         """Have the definitions as they are now in the store."""
-        recorder = self.capture.capture.schema_recorder
+        recorder = self.recorder
         recorder.stop()
         recorder._read_all_at = 0.0
         recorder.start()

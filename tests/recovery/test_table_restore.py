@@ -282,7 +282,7 @@ def test_table_without_a_recorded_definition_has_its_columns_and_key(database: D
     with scene(database, tmp_path) as it:
         it.snapshot()
         lsn = it.mark(("public", "t"))
-        it.capture.capture.schema_recorder.stop()
+        it.recorder.stop()
         for info in it.store.list("schema"):
             it.store.delete(info.key)
         with new_database(database) as other:
@@ -334,13 +334,13 @@ def test_definitions_that_cannot_be_written_are_reported_and_do_not_stop_capture
     store = SchemaOutage(tmp_path)
     with CaptureThread(configured(database), store) as running, database.connect(autocommit=True) as connection:
         capture = running.capture
-        running.wait(lambda: capture.schema_recorder.error is not None)
+        running.wait(lambda: capture.source.error is not None)
         (fault,) = Overview(capture=CaptureStatus.of(capture, None)).faults
         assert "no answer" in fault
         connection.execute("INSERT INTO t VALUES (1)")
         running.wait_for(current_lsn(connection))
         store.is_down = False
-        running.wait(lambda: capture.schema_recorder.error is None)
+        running.wait(lambda: capture.source.error is None)
         assert not Overview(capture=CaptureStatus.of(capture, None)).faults
         with caplog.at_level(logging.INFO, "tailrace.capture"):
             connection.execute("ALTER TABLE t ADD note text, ADD n numeric(4,1)")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import click
 
-from tailrace.capture.postgres.bootstrap import Bootstrap
-from tailrace.capture.postgres.capture import Capture
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.publication_watch import PublicationWatch
+from tailrace.capture.source import Snapshots, open_snapshots
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, status_line
 from tailrace.cli.stop_signal import on_stop
@@ -52,9 +52,10 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     settings = invocation.settings()
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
-    snapshots = Bootstrap(settings, store) if settings.snapshot.on_start else None
+    snapshots = open_snapshots(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)
-    watch = PublicationWatch(settings, store, on_join=snapshots.look_now if snapshots else lambda: None)
+    on_join = snapshots.look_now if snapshots else lambda: None
+    watch = PublicationWatch(settings, store, on_join=on_join) if settings.slatedb is None else None
 
     def status() -> CaptureStatus:
         return CaptureStatus.of(capture, snapshots, watch)
@@ -64,11 +65,13 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
         supervisor_socket.report_to_supervisor(os.environ, lambda: {"capture": status().to_json()}, capture.stop),
         _http_server(settings, store, capture, status),
     ):
-        watch.start()
+        if watch is not None:
+            watch.start()
         try:
             _run(settings, store, capture, snapshots, status)
         finally:
-            watch.stop()
+            if watch is not None:
+                watch.stop()
     done = capture.progress
     click.echo(
         f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
@@ -79,7 +82,7 @@ def _run(
     settings: Settings,
     store: Store,
     capture: Capture,
-    snapshots: Bootstrap | None,
+    snapshots: Snapshots | None,
     status: Callable[[], CaptureStatus],
 ) -> None:
     finished = threading.Event()

@@ -14,11 +14,11 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from tailrace import sinks
-from tailrace.capture.postgres.check import can_capture, inspect
+from tailrace.capture.source import inspect_source
 from tailrace.cli import Invocation
 from tailrace.delivery.contract import ChecksDestination
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.finding import Finding, Severity
+from tailrace.finding import Finding, Severity, can_run
 from tailrace.recovery.check import inspect_archive
 from tailrace.settings import Settings
 from tailrace.store import Store
@@ -38,13 +38,13 @@ def command(invocation: Invocation) -> None:
     This changes nothing on the source. Exits with 0 if capture and all sinks can run, with 1 if one of them cannot.
     """
     settings = invocation.audit_settings("source")
-    reports = [("capture", [*_findings("source", lambda: inspect(settings.source)), *_store_findings(settings)])]
+    reports = [("capture", [*_findings("source", lambda: inspect_source(settings)), *_store_findings(settings)])]
     if settings.archive.enabled:
         reports.append(("archive", _findings("archive", lambda: inspect_archive(settings))))
     reports += _sink_reports(settings)
     for name, findings in reports:
         (_show if sys.stdout.isatty() else _print)(name, findings)
-    if not all(can_capture(findings) for _, findings in reports):
+    if not all(can_run(findings) for _, findings in reports):
         raise SystemExit(1)
 
 
@@ -105,11 +105,11 @@ def _show(name: str, findings: Sequence[Finding]) -> None:
         if finding.fix:
             statement = Syntax(finding.fix, "sql", background_color="default", word_wrap=True)
             console.print(Padding(statement, (0, 0, 0, 8)))
-    colour = "bold green" if can_capture(findings) else "bold red"
+    colour = "bold green" if can_run(findings) else "bold red"
     console.print(Text(_verdict(name, findings), colour))
 
 
 def _verdict(name: str, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     parts = [f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}" for severity in Severity]
-    return f"{name} {'can' if can_capture(findings) else 'cannot'} run: {', '.join(parts)}"
+    return f"{name} {'can' if can_run(findings) else 'cannot'} run: {', '.join(parts)}"

@@ -250,11 +250,12 @@ def command(invocation: Invocation, url: str | None, force: bool) -> None:
 
 def _settings_for(url: str) -> str:
     """The template, filled with what the database says. Raises if it cannot be reached."""
-    from tailrace.capture.postgres.check import can_capture, inspect
+    from tailrace.capture.postgres.check import inspect
     from tailrace.capture.postgres.check.server import read_server
     from tailrace.capture.postgres.check.table import read_tables
     from tailrace.capture.postgres.source_connection import connect
     from tailrace.capture.postgres.source_error import source_errors
+    from tailrace.finding import can_run
     from tailrace.settings import Secret, SourceSettings
     from tailrace.settings.slot_name import default_slot
 
@@ -273,7 +274,7 @@ def _settings_for(url: str) -> str:
     rights = "superuser" if server.is_superuser else "REPLICATION" if server.may_replicate else "no REPLICATION"
     comments = [f"PostgreSQL {server.major}, role {server.role}: {rights}."]
     comments += [f"schema {schema}: {_table_names(found)}" for schema, found in by_schema.items()] or ["No tables yet."]
-    comments.append("Capture can run." if can_capture(findings) else "Capture cannot run yet: see `tailrace check`.")
+    comments.append("Capture can run." if can_run(findings) else "Capture cannot run yet: see `tailrace check`.")
     comments += [
         printable(f"{finding.severity}: {finding.subject} {finding.message}")
         for finding in findings

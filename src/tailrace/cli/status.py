@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.capture.postgres.uncaptured import UncapturedTable
+from tailrace.capture.source import SourceStatus, source_status
 from tailrace.cli import Invocation, output, sink_table
-from tailrace.ops.probe import log_status, recovery_status, sink_statuses, source_status, verification_records
-from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
+from tailrace.ops.probe import log_status, recovery_status, sink_statuses, verification_records
+from tailrace.ops.status import LogStatus, Overview, RecoveryStatus
 from tailrace.store import Store
 
 _WATCH_S: Final = 2.0
@@ -42,7 +43,7 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
     store = Store.open(settings.store.url, settings.store.options)
     while True:
         overview = Overview(
-            source_status(settings, store) if settings.source.url else None,
+            source_status(settings, store) if settings.has_source else None,
             None,
             log_status(store),
             sink_statuses(store, settings.sinks),
@@ -93,7 +94,15 @@ def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> Non
 
 def _source(source: SourceStatus) -> list[tuple[str, str]]:
     if source.error is not None:
-        return [("slot", source.slot), ("unknown", source.error)]
+        return [("source" if source.kind != "postgresql" else "slot", source.slot), ("unknown", source.error)]
+    if source.kind != "postgresql":
+        oldest, unread = source.oldest_wal_age_s, source.unread_age_s
+        return [
+            (source.kind, source.slot),
+            ("oldest WAL file", "-" if oldest is None else f"{output.duration(oldest)} old"),
+            ("not captured", f"since {output.duration(unread)}" if unread else "nothing"),
+            ("captured to", str(source.confirmed_lsn or "-")),
+        ]
     return [
         ("slot", f"{source.slot}, {'in use' if source.is_active else 'not in use: is capture running?'}"),
         ("WAL held back", "-" if source.wal_held_bytes is None else output.size(source.wal_held_bytes)),

@@ -27,6 +27,9 @@ from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
 
 VERSION = 1
+RESUME_VERSION = 2
+"""The version of headers that say where their source's stream continues. Logs of PostgreSQL have version 1."""
+POSTGRESQL = "postgresql"
 PREFIX = "log"
 NO_PREVIOUS = "0" * 64
 
@@ -55,13 +58,26 @@ _CODE[[ord(k) for k in _KINDS]] = np.arange(len(_KINDS), dtype=np.int8)
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """The source of a log: database, timeline, slot and publication."""
+    """The source of a log. A source that is not PostgreSQL has neither timeline, slot nor publication."""
 
     system_id: str
     timeline: int
     database: str
     slot: str
     publication: str
+    kind: str = POSTGRESQL
+
+    def to_raw(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        if self.kind != POSTGRESQL:
+            return {"kind": self.kind, "system_id": self.system_id, "database": self.database}
+        return {f: getattr(self, f) for f in SourceIdentity.__slots__ if f != "kind"}
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> SourceIdentity:
+        if raw.get("kind", POSTGRESQL) == POSTGRESQL:
+            return cls(**raw)
+        return cls(raw["system_id"], 0, raw["database"], "", "", raw["kind"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +113,8 @@ class Header:
     content: str
     previous: str
     version: int = VERSION
+    resume: str | None = None
+    """Where the source's stream continues after this segment. Only the source reads it. Only in version 2."""
 
     @property
     def ends_at_commit(self) -> bool:
@@ -106,7 +124,7 @@ class Header:
         raw = {
             "version": self.version,
             "id": self.id,
-            "source": {f: getattr(self.source, f) for f in SourceIdentity.__slots__},
+            "source": self.source.to_raw(),
             "rows": self.rows,
             "committed_rows": self.committed_rows,
             "first": str(self.first) if self.first else None,
@@ -121,19 +139,21 @@ class Header:
             "content": self.content,
             "previous": self.previous,
         }
+        if self.version == RESUME_VERSION:
+            raw["resume"] = self.resume
         return json.dumps(raw, ensure_ascii=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Header:
         raw: dict[str, Any] = json.loads(text)
-        if raw["version"] != VERSION:
+        if raw["version"] not in (VERSION, RESUME_VERSION):
             raise CorruptError(
                 f"segment {raw['id']} has format version {raw['version']}", "read it with a newer Tailrace"
             )
         return cls(
             **raw
             | {
-                "source": SourceIdentity(**raw["source"]),
+                "source": SourceIdentity.from_raw(raw["source"]),
                 "first": Position.parse(raw["first"]) if raw["first"] else None,
                 "last": Position.parse(raw["last"]) if raw["last"] else None,
                 "end_lsn": Lsn.parse(raw["end_lsn"]),

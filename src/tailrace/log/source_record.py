@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError
 from tailrace.log.segment import SourceIdentity
+from tailrace.log.writer import LogWriter
 from tailrace.store import Store
 
 KEY: Final = "source.json"
 
 
 def save(store: Store, source: SourceIdentity, begins_at: Lsn) -> None:
-    raw = asdict(source) | {"begins_at": str(begins_at)}
+    raw = source.to_raw() | {"begins_at": str(begins_at)}
     store.replace(KEY, json.dumps(raw, indent=2).encode())
+
+
+def begin(store: Store, writer: LogWriter, lsn: Lsn, resume: str | None = None) -> None:
+    """Start the log at an LSN, or continue it after a gap: first the record of its origin, then the log itself."""
+    save(store, writer.source, lsn)
+    writer.begin_at(lsn, resume)
 
 
 def load(store: Store) -> Mapping[str, Any] | None:

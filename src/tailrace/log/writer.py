@@ -32,6 +32,8 @@ class LogWriter:
         self._void_next = False
         self._gap_from: Lsn | None = None
         self._appended_at = 0.0
+        self.resume = last.resume if last else None
+        """Where the source's stream continues, as the last segment says; None for sources that do not need it."""
 
     @classmethod
     def open(cls, store: Store, source: SourceIdentity) -> LogWriter:
@@ -48,17 +50,31 @@ class LogWriter:
         """Continue after a restart of the stream, which sends the open transaction again at the same positions."""
         self._void_next = self.tail_is_open
 
-    def begin_at(self, lsn: Lsn) -> None:
-        """Start the log at the slot's LSN, or restart it after a gap. Writes an empty segment that records this."""
+    def begin_at(self, lsn: Lsn, resume: str | None = None) -> None:
+        """Start the log at an LSN, or restart it after a gap. Writes an empty segment that records this."""
         if not self.is_empty and lsn > self.end_lsn:
             self._gap_from = self.end_lsn
         if self.is_empty or self._gap_from is not None:
-            self.append(LogRows.empty(), 0, lsn)
+            self.append(LogRows.empty(), 0, lsn, resume=resume)
+
+    def append_idle(self, resume: str) -> None:
+        """Record where the source's stream continues, without rows."""
+        self.append(LogRows.empty(), 0, self.end_lsn, resume=resume)
 
     def append(
-        self, rows: LogRows, committed_rows: int, end_lsn: Lsn, defined: Sequence[tuple[int, Relation]] = ()
+        self,
+        rows: LogRows,
+        committed_rows: int,
+        end_lsn: Lsn,
+        defined: Sequence[tuple[int, Relation]] = (),
+        resume: str | None = None,
     ) -> Header:
-        """Write rows as the next segment, durably. `defined` has (first row, relation) in the order received."""
+        """Write rows as the next segment, durably.
+
+        `defined` has (first row, relation) in the order received. `resume` says where the source's stream continues
+        after these rows; None if that did not change.
+        """
+        resume = resume or self.resume
         used = segment.relation_uses(rows, defined)
         header = Header(
             id=self.next_id,
@@ -76,6 +92,8 @@ class LogWriter:
             relations=used,
             content="",
             previous=self._previous,
+            version=segment.VERSION if resume is None else segment.RESUME_VERSION,
+            resume=resume,
         )
         header, data = segment.seal(header, rows, {relation.digest: relation for _, relation in defined})
         if self._was_overtaken() or not self.store.create(segment.key(header.id), data):
@@ -87,6 +105,7 @@ class LogWriter:
         self.next_id += 1
         self.end_lsn = header.end_lsn
         self._previous = header.link
+        self.resume = header.resume
         self.tail_is_open = not header.ends_at_commit
         self._void_next = False
         self._gap_from = None

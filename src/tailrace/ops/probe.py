@@ -7,20 +7,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
-
-from tailrace.capture.postgres import catalog
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
-from tailrace.capture.postgres.uncaptured import UncapturedTable, has_publication, uncaptured_tables, unpublished_tables
+from tailrace.capture.source import source_status
 from tailrace.change import Lsn, Position
 from tailrace.errors import StoreError, TailraceError
-from tailrace.log import seen_table
 from tailrace.log.listing import find_covered, list_objects
 from tailrace.log.reader import LogReader
 from tailrace.ops.cache import BackgroundCache
-from tailrace.ops.status import LogStatus, Overview, RecoveryStatus, SourceStatus
-from tailrace.settings import Settings, SourceSettings
+from tailrace.ops.status import LogStatus, Overview, RecoveryStatus
+from tailrace.settings import Settings
 from tailrace.store import Store
 from tailrace.verify.record import VerificationRecord, load_records
 
@@ -36,50 +32,6 @@ _LOG_SECONDS: Final = 10.0
 _RECOVERY_SECONDS: Final = 30.0
 # A request for the next segment, and a cursor of each sink that does not run.
 _LAG_SECONDS: Final = 2.0
-
-_SLOT = """
-SELECT s.active, s.wal_status, s.confirmed_flush_lsn::text,
-       (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_lsn() END - s.restart_lsn)::bigint
-FROM pg_catalog.pg_replication_slots s
-WHERE s.slot_name = %s
-"""
-
-
-def source_status(settings: Settings, store: Store) -> SourceStatus:
-    """Read the slot's state, and which tables are not captured, from the source. If the source cannot be reached,
-    return a status with the error."""
-    slot = settings.source.slot
-    try:
-        with connect(settings.source) as connection, source_errors():
-            row = connection.execute(_SLOT, [slot]).fetchone()
-            captured, uncaptured = _tables(connection, settings.source, store)
-    except TailraceError as error:
-        return SourceStatus(slot, error=str(error))
-    if row is None:
-        return SourceStatus(slot, error=f"slot {slot} does not exist yet: capture creates it")
-    is_active, wal_status, confirmed, held = row
-    lsn = None if confirmed is None else Lsn.parse(confirmed)
-    return SourceStatus(slot, is_active, wal_status, lsn, held, uncaptured=uncaptured, tables_captured=captured)
-
-
-def _tables(
-    connection: psycopg.Connection[Any], source: SourceSettings, store: Store
-) -> tuple[int | None, tuple[UncapturedTable, ...] | None]:
-    """Return how many tables are captured, and those that are not; None for what is not known: there is no publication
-    yet, or capture has not looked for tables that are left out."""
-    if not has_publication(connection, source.publication):
-        return None, None
-    published, _ = catalog.published_oids(connection, source.publication)
-    try:
-        seen = seen_table.load(store)
-    except TailraceError:
-        seen = None  # the log's status has the error
-    if seen is None:
-        return len(published), None
-    tables = unpublished_tables(connection, source)
-    return len(published), tuple(uncaptured_tables(connection, source, tables, seen))
-
 
 _ARCHIVE_SLOT = """
 SELECT s.active,
@@ -235,7 +187,7 @@ def measured_overview(store: Store, local: Callable[[], Overview]) -> Callable[[
 def cached_overview(settings: Settings, store: Store, measured: Callable[[], Overview]) -> Callable[[], Overview]:
     """Return a function that adds the cached status of source and log to `measured`."""
     reader = LogReader(store)
-    source = BackgroundCache(lambda: source_status(settings, store), _SOURCE_SECONDS) if settings.source.url else None
+    source = BackgroundCache(lambda: source_status(settings, store), _SOURCE_SECONDS) if settings.has_source else None
     log = BackgroundCache(lambda: log_status(store, reader), _LOG_SECONDS)
     recovery = BackgroundCache(lambda: recovery_status(settings, store), _RECOVERY_SECONDS)
     return lambda: replace(measured(), source=source.get() if source else None, log=log.get(), recovery=recovery.get())

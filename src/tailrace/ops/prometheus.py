@@ -6,15 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from tailrace.ops.status import (
-    SINK_STATES,
-    ArchiveStatus,
-    CaptureStatus,
-    LogStatus,
-    Overview,
-    RecoveryStatus,
-    SourceStatus,
-)
+from tailrace.capture.source import SourceStatus
+from tailrace.ops.status import SINK_STATES, ArchiveStatus, CaptureStatus, LogStatus, Overview, RecoveryStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

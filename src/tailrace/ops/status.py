@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tailrace.capture.postgres.uncaptured import UncapturedTable
+from tailrace.capture.source import Snapshots, SourceStatus
 from tailrace.change import Lsn, Position
 
 if TYPE_CHECKING:
     # Capture imports this module and must stay light: delivery loads the decoder, which loads a compiler.
-    from tailrace.capture.postgres.bootstrap import Bootstrap
-    from tailrace.capture.postgres.capture import Capture
+    from tailrace.capture.capture import Capture
     from tailrace.capture.postgres.publication_watch import PublicationWatch
     from tailrace.delivery.status import SinkStatus
     from tailrace.recovery.archive import Archive
@@ -29,28 +29,6 @@ SILENT_S: Final = 120.0
 """How long the archive may be behind. It writes open segments every few seconds, and its position every ten."""
 UNHEALTHY_STATES: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
 """States of capture and of sinks that count as faults. A paused sink is not one: somebody paused it."""
-
-
-@dataclass(frozen=True)
-class SourceStatus:
-    """The replication slot, as reported by the source."""
-
-    slot: str
-    is_active: bool = False
-    """Whether a client is streaming from the slot now."""
-    wal_status: str | None = None
-    confirmed_lsn: Lsn | None = None
-    wal_held_bytes: int | None = None
-    """WAL that the source retains because of the slot. This is the one value to watch on the source."""
-    error: str | None = None
-    """Why the other fields are unknown."""
-    uncaptured: tuple[UncapturedTable, ...] | None = None
-    """Tables that `source.tables` matches and that are not captured; None if that is not known."""
-    tables_captured: int | None = None
-    """The tables in the publication; None if that is not known."""
-
-    def to_json(self) -> dict[str, Any]:
-        return _to_jsonable(asdict(self)) | {"uncaptured": _tables_to_json(self.uncaptured)}
 
 
 @dataclass(frozen=True)
@@ -97,14 +75,13 @@ class CaptureStatus:
         return max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
-    def of(cls, capture: Capture, snapshots: Bootstrap | None, watch: PublicationWatch | None = None) -> Self:
+    def of(cls, capture: Capture, snapshots: Snapshots | None, watch: PublicationWatch | None = None) -> Self:
         """Return the status of a capture in this process."""
         done = capture.progress
         copying = snapshots.progress if snapshots is not None else None
         is_copying = snapshots is not None and snapshots.is_running
-        error = (
-            capture.last_error or (snapshots.error if snapshots is not None else None) or capture.schema_recorder.error
-        )
+        estimated = copying.estimated_rows if copying and is_copying else None
+        error = capture.last_error or (snapshots.error if snapshots is not None else None) or capture.source.error
         state: CaptureState = "starting"
         if capture.is_stopping:
             state = "stopped"
@@ -131,7 +108,7 @@ class CaptureStatus:
             tables_copying=copying.tables - copying.tables_done if copying and is_copying else 0,
             tables_copied=copying.tables_done if copying else 0,
             rows_copied=copying.rows if copying else 0,
-            rows_to_copy=max(copying.estimated_rows, copying.rows) if copying and is_copying else None,
+            rows_to_copy=max(estimated, copying.rows) if copying and estimated is not None else None,
             copy_seconds_left=copying.seconds_left if copying and is_copying else None,
             tables_captured=None if watch is None else watch.tables_captured,
             uncaptured=None if watch is None else watch.uncaptured,

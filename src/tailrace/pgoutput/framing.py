@@ -8,14 +8,14 @@ own tables are counted and left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import Relation
-from tailrace.log_rows import I64, U8, LogRows
+from tailrace.log_rows import I64, U8, LogRows, RowBatch
 
 # XLogData is 'w', start LSN, end LSN, send time, then the pgoutput message.
 HEADER = 25
@@ -51,28 +51,15 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameBatch:
-    """What a sequence of frames adds to the log."""
-
-    rows: LogRows
-    committed_rows: int
-    """How many of the first rows belong to complete transactions; 0 if no transaction ended here."""
-    end_lsn: int
-    """All transactions that commit below this LSN are complete; 0 if no transaction ended here."""
-    defined: list[tuple[int, Relation]] = field(default_factory=list)
-    """Relations that are described here, each with the number of the row that follows it."""
-    repeated: int = 0
-    """Changes of transactions that the log already holds."""
-    left_out: int = 0
-    """Changes of Tailrace's own relations."""
-
-
-@dataclass(frozen=True, slots=True)
 class Frames:
     """XLogData frames, concatenated: they take a fraction of the memory of a million small objects."""
 
     data: bytes
     lengths: I64
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
 
     @staticmethod
     def of(frames: Sequence[bytes | memoryview]) -> Frames:
@@ -113,7 +100,7 @@ def read(
     skip_below: int = 0,
     described: Sequence[tuple[int, Relation]] = (),
     own: Collection[int] = (),
-) -> FrameBatch:
+) -> RowBatch:
     """Convert messages (at least one) to rows of the log, and update `transaction`.
 
     Transactions that commit below `skip_below` are left out, because the log holds them. `described` are the relations
@@ -193,7 +180,7 @@ def read(
     lsn = _be64(buffer, starts + _START_LSN)
     payload = pc.binary_slice(payload, HEADER, stop=_NO_STOP)
     rows = LogRows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
-    return FrameBatch(rows, committed_rows, end_lsn, defined, repeated, len(own_changes))
+    return RowBatch(rows, committed_rows, end_lsn, defined, repeated, len(own_changes))
 
 
 def _own_changes(relation_id: I64, described: Sequence[tuple[int, Relation]], own: Collection[int]) -> I64:

@@ -17,9 +17,10 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from tailrace.capture.postgres import slot, timeline
-from tailrace.capture.postgres.reconnection import StatusTimer, WakePipe, run_until_stopped, start_when_free
+from tailrace.capture.postgres.slot_stream import StatusTimer, start_when_free
 from tailrace.capture.postgres.source_connection import classify, connect_replication, run_command, text_value
 from tailrace.capture.postgres.walsender_stream import EPOCH_SHIFT_S
+from tailrace.capture.reconnection import WakePipe, run_until_stopped
 from tailrace.change import Lsn
 from tailrace.errors import GapError, SlotLost, TailraceError, WrongSource
 from tailrace.recovery.physical_slot import ensure_slot

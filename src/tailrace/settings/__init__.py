@@ -18,6 +18,7 @@ from tailrace.settings.duration import parse_duration
 from tailrace.settings.parser import Faults, read_section, read_toml
 from tailrace.settings.pattern import TablePattern
 from tailrace.settings.secret import Secret, split_password
+from tailrace.settings.slatedb import SlateDbSettings, read_slatedb
 from tailrace.settings.slot_name import database_of, default_slot
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SinkTable",
+    "SlateDbSettings",
     "SnapshotSettings",
     "SourceSettings",
     "SparkSettings",
@@ -44,6 +46,10 @@ SinkTable = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SourceSettings:
+    """A PostgreSQL database as the source."""
+
+    type: str = field(default="postgresql", metadata={"choices": ("postgresql", "slatedb")})
+    """With `slatedb`, the section has the settings of `SlateDbSettings`."""
     url: str = ""
     """A libpq URL. A password in it is moved to `password`."""
     password: Secret | None = None
@@ -192,6 +198,7 @@ class SparkSettings:
 @dataclass(frozen=True)
 class Settings:
     source: SourceSettings = field(default_factory=SourceSettings)
+    """Without a URL if the source is a SlateDB database."""
     store: StoreSettings = field(default_factory=StoreSettings)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
@@ -202,6 +209,12 @@ class Settings:
     verify: VerifySettings = field(default_factory=VerifySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     sinks: tuple[SinkTable, ...] = field(default=(), repr=False)
+    slatedb: SlateDbSettings | None = None
+    """The source, if its type is `slatedb`."""
+
+    @property
+    def has_source(self) -> bool:
+        return bool(self.source.url) or self.slatedb is not None
 
 
 def load(
@@ -231,6 +244,11 @@ def load(
         "spark": SparkSettings,
     }
     faults.add_unknown(raw, [*sections, "sink"], "")
+    slatedb = None
+    if _source_type(raw, environ) == "slatedb":
+        slatedb = read_slatedb(raw.pop("source", {}), path, environ, requires, faults)
+        environ = {name: value for name, value in environ.items() if not name.startswith("TAILRACE_SOURCE_")}
+        requires = [name for name in requires if name != "source"]
     values = {name: read_section(name, kind, raw.get(name, {}), environ, faults) for name, kind in sections.items()}
     sinks = _sinks(raw.get("sink", []), faults)
     for name in requires:
@@ -244,7 +262,14 @@ def load(
         found = find_slot(StoreSettings(**values["store"])) if values["store"].get("url") else None
         database = database_of(source.url, environ)
         source = replace(source, slot=found or (source.slot if database is None else default_slot(database)))
-    return Settings(source=source, sinks=sinks, **{name: sections[name](**v) for name, v in values.items()})
+    others = {name: sections[name](**v) for name, v in values.items()}
+    return Settings(source=source, slatedb=slatedb, sinks=sinks, **others)
+
+
+def _source_type(raw: Mapping[str, Any], environ: Mapping[str, str]) -> object:
+    table = raw.get("source", {})
+    given = table.get("type") if isinstance(table, dict) else None
+    return environ.get("TAILRACE_SOURCE_TYPE", given)
 
 
 def check_source(values: Mapping[str, Any], faults: Faults) -> None:

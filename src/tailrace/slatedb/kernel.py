@@ -1,7 +1,7 @@
 """The compiled loops over the blocks of an SST: `measure` checks every byte, then `fill` writes Arrow's buffers.
 
 `measure` reads nothing outside its blocks, whatever they contain, and returns the sizes that `fill` needs. `fill` must
-only be given blocks that `measure` accepted.
+only be given blocks that `measure` accepted. `write_messages` and `write_commits` write entries as messages of the log.
 
 An entry of format version 2 shares a prefix with the key before it, one of version 1 with the first key of its block.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from numba import types
 
-from tailrace.pgoutput.kernel import BYTES, LONG, LONGS, OUT, PAIR, Bytes, Longs, compiled
+from tailrace.pgoutput.kernel import BYTES, FLAG, LONG, LONGS, OUT, PAIR, Bytes, Longs, compiled
 
 PUT, DELETE, MERGE = 0, 1, 2
 """Kinds of entries, in the order of `EntryKind`."""
@@ -35,6 +35,7 @@ _TOMBSTONE, _EXPIRES, _CREATED, _MERGES, _KNOWN = 1, 2, 4, 8, 15
 _Entry = tuple[int, int, int, int, int, int, int, int, int, int]
 _ENTRY: Any = types.UniTuple(types.int64, 10)  # type: ignore[no-untyped-call]
 _TIMES: Any = types.UniTuple(types.int64, 3)  # type: ignore[no-untyped-call]
+_GRID: Any = types.int64[:, ::1]
 
 
 @compiled(PAIR(BYTES, LONG, LONG))
@@ -229,3 +230,95 @@ def fill(
             value_at += size
             row += 1
     key_offset[row], value_offset[row] = key_at, value_at
+
+
+@compiled(types.void(OUT, LONG, LONG, LONG))
+def _put_number(out: Bytes, at: int, number: int, size: int) -> None:
+    """Write a big-endian number."""
+    for k in range(size):
+        out[at + k] = (number >> (8 * (size - 1 - k))) & 255
+
+
+@compiled(LONG(OUT, LONG, BYTES, LONG, LONG))
+def _put_hex(out: Bytes, at: int, data: Bytes, begin: int, end: int) -> int:
+    """Write a cell with bytea's hex text. Return the place after it."""
+    out[at] = 116  # t
+    _put_number(out, at + 1, 2 + 2 * (end - begin), 4)
+    out[at + 5] = 92  # a backslash
+    out[at + 6] = 120  # x
+    at += 7
+    for k in range(begin, end):
+        byte = LONG(data[k])
+        high, low = byte >> 4, byte & 15
+        out[at] = 48 + high if high < 10 else 87 + high
+        out[at + 1] = 48 + low if low < 10 else 87 + low
+        at += 2
+    return at
+
+
+@compiled(types.void(BYTES, BYTES, LONGS, BYTES, LONGS, BYTES, _GRID, _GRID, LONG, FLAG, LONGS, OUT))
+def write_messages(
+    kind: Bytes,
+    key: Bytes,
+    key_offset: Longs,
+    value: Bytes,
+    value_offset: Longs,
+    text: Bytes,
+    text_start: Longs,
+    text_length: Longs,
+    oid: int,
+    has_operand: bool,
+    place: Longs,
+    out: Bytes,
+) -> None:
+    """Write each entry at its place in `out`, as pgoutput's UPDATE with a new image, or DELETE with an old key.
+
+    `text_start` and `text_length` locate the texts of the columns after the value, in `text`; a negative length is
+    NULL. The last column is the operand of a merge if `has_operand`. A merge does not send the columns of its value.
+    """
+    texts = text_start.shape[0]
+    columns = 2 + texts + (1 if has_operand else 0)
+    for row in range(len(kind)):
+        at = place[row]
+        is_delete = kind[row] == DELETE
+        out[at] = 68 if is_delete else 85  # D, U
+        _put_number(out, at + 1, oid, 4)
+        out[at + 5] = 75 if is_delete else 78  # K, N
+        _put_number(out, at + 6, columns, 2)
+        at = _put_hex(out, at + 8, key, key_offset[row], key_offset[row + 1])
+        if kind[row] == PUT:
+            at = _put_hex(out, at, value, value_offset[row], value_offset[row + 1])
+        else:
+            out[at] = 110 if is_delete else 117  # n, u
+            at += 1
+        for column in range(texts):
+            length = text_length[column, row]
+            if length < 0 or is_delete:
+                out[at] = 117 if kind[row] == MERGE and column > 0 else 110
+                at += 1
+                continue
+            out[at] = 116
+            _put_number(out, at + 1, length, 4)
+            at += 5
+            begin = text_start[column, row]
+            for k in range(length):
+                out[at + k] = text[begin + k]
+            at += length
+        if has_operand:
+            if kind[row] == MERGE:
+                at = _put_hex(out, at, value, value_offset[row], value_offset[row + 1])
+            else:
+                out[at] = 110
+                at += 1
+
+
+@compiled(types.void(LONGS, LONGS, LONGS, OUT))
+def write_commits(seq: Longs, time: Longs, place: Longs, out: Bytes) -> None:
+    """Write pgoutput's COMMIT of each transaction at its place in `out`. Times are PostgreSQL's."""
+    for row in range(len(seq)):
+        at = place[row]
+        out[at] = 67  # C
+        out[at + 1] = 0
+        _put_number(out, at + 2, seq[row], 8)
+        _put_number(out, at + 10, seq[row] + 1, 8)
+        _put_number(out, at + 18, time[row], 8)

@@ -36,6 +36,21 @@ class WalFileMetadata:
     """The object's key in the store."""
 
 
+@dataclass(frozen=True, slots=True)
+class WalFileContent:
+    """A WAL file that was read."""
+
+    data: bytes
+    metadata: WalFileMetadata
+    reader: WalReader
+
+    def rows(self) -> pa.RecordBatch:
+        """The file's entries in columns. Raises what `WalFile.rows` raises."""
+        rows = decode(self.data, f"{self.reader.store.url}: {self.metadata.location}")
+        self.reader._count(read_entries=rows.num_rows)
+        return rows
+
+
 class WalFileIterator(Iterator[RowEntry]):
     """The entries of one WAL file, in the order in which they were written."""
 
@@ -73,6 +88,10 @@ class WalFile:
         is not known.
         """
         return self._reader._read(self.id)
+
+    def content(self) -> WalFileContent | None:
+        """The file's bytes and metadata in one request; None if the file does not exist."""
+        return self._reader._content(self.id)
 
     def iterator(self) -> WalFileIterator | None:
         """The file's entries, one by one; None if the file does not exist. Raises what `rows` raises."""
@@ -160,18 +179,20 @@ class WalReader:
         _log.debug("looked up WAL file %d of %s: %s", id, self.store.url, "absent" if info is None else "found")
         return None if info is None else WalFileMetadata(info.modified_at, info.size, info.key)
 
-    def _read(self, id: int) -> pa.RecordBatch | None:
-        key = self._key(id)
-        data = self.store.get(key)
-        if data is None:
+    def _content(self, id: int) -> WalFileContent | None:
+        found = self.store.get_with_info(self._key(id))
+        if found is None:
             self._count(reads=1, absent=1)
             _log.debug("read WAL file %d of %s: absent", id, self.store.url)
             return None
+        data, info = found
         self._count(reads=1, read_bytes=len(data))
-        rows = decode(data, f"{self.store.url}: {key}")
-        self._count(read_entries=rows.num_rows)
-        _log.debug("read WAL file %d of %s: %d bytes, %d entries", id, self.store.url, len(data), rows.num_rows)
-        return rows
+        _log.debug("read WAL file %d of %s: %d bytes", id, self.store.url, len(data))
+        return WalFileContent(data, WalFileMetadata(info.modified_at, info.size, info.key), self)
+
+    def _read(self, id: int) -> pa.RecordBatch | None:
+        content = self._content(id)
+        return None if content is None else content.rows()
 
     def _count(self, **increments: int) -> None:
         with self._lock:

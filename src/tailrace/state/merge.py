@@ -192,7 +192,8 @@ def rows(
 ) -> Iterator[Images]:
     """The rows of one part: those of the snapshot's batches given, and every `parts`-th of those inserted since."""
     net, relation = index.net, index.relation
-    inserted = np.flatnonzero(net.is_inserted)
+    # A source of upserts does not say which rows exist: all that changed count as inserted, and the snapshot's do not.
+    inserted = np.flatnonzero(~net.is_deleted if index.snapshot.is_upsert else net.is_inserted)
     mine = [inserted[part::parts]]
     with closing(Spill(len(net))) as spill:
         for batch in () if index.is_void else batches:
@@ -200,8 +201,9 @@ def rows(
             unchanged = snapshot_images(batch, index.snapshot, as_text=False)
             is_changed = entry >= 0
             if is_changed.any():
-                mine.append(entry[is_changed])
-                _spill_unsent(index, spill, batch, entry)
+                if not index.snapshot.is_upsert:
+                    mine.append(entry[is_changed])
+                    _spill_unsent(index, spill, batch, entry)
                 unchanged = unchanged.take(~is_changed)
             if len(unchanged):
                 yield project(unchanged, index.snapshot, relation, via=index.chain[1:-1])

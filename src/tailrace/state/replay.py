@@ -80,7 +80,7 @@ class ReplayedTable:
             final = _fill(final, final_index[entries[is_updated]], piece, changed[is_updated])
             matched += len(changed)
             self.pieces[number] = piece.take(np.flatnonzero(entry < 0)) if len(changed) else piece
-        if matched != len(existing):
+        if matched != len(existing) and not changes.relation.is_upsert:
             raise _missing_rows(changes, len(existing) - matched)
         self.pieces = [piece for piece in self.pieces if len(piece)]
         self.add(Images(final.batch, final.present, {}, None))

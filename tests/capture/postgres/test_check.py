@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from tests.fixtures.postgres import Database, drop_database, make_database, running
 
-from tailrace.capture.postgres.check import can_capture, inspect
+from tailrace.capture.postgres.check import inspect
 from tailrace.capture.postgres.slot import ensure_publication
 from tailrace.capture.postgres.source_connection import connect, connect_replication
 from tailrace.embedded.postgres import Postgres
-from tailrace.finding import Finding, Severity
+from tailrace.finding import Finding, Severity, can_run
 from tailrace.settings import SourceSettings
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -37,7 +37,7 @@ class Subject:
     def has(self, severity: Severity, subject: str, words: str = "") -> Finding:
         found = self.find(severity, subject, words)
         assert len(found) == 1, inspect(self.source)
-        assert can_capture(found) == (severity is not ERROR)
+        assert can_run(found) == (severity is not ERROR)
         return found[0]
 
     def is_fixed(self, severity: Severity, subject: str, words: str = "") -> None:
@@ -94,7 +94,7 @@ def test_a_correct_source_needs_no_fix(subject: Subject) -> None:
     subject.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION tailrace FOR TABLE t")
     subject.database.execute(f"SELECT pg_create_logical_replication_slot('{subject.source.slot}', 'pgoutput')")
     findings = inspect(subject.source)
-    assert can_capture(findings)
+    assert can_run(findings)
     assert [f.subject for f in findings] == ["max_slot_wal_keep_size", "DDL"]
     subject.database.execute(subject.has(NOTE, "DDL", "optional").fix)
     assert not subject.find(NOTE, "DDL")
@@ -144,13 +144,13 @@ def test_fixes_grant_a_role_only_what_it_needs(subject: Subject) -> None:
         ALTER TABLE "Shop".customers ENABLE ROW LEVEL SECURITY;
     """)
     reader = Subject(database, replace(make_source(database, role), tables=('"Shop".*',)))
-    assert not can_capture(inspect(reader.source))
+    assert not can_run(inspect(reader.source))
     reader.is_fixed(ERROR, f"role {role}", "REPLICATION")
     reader.is_fixed(ERROR, "schema Shop", "not accessible")
     reader.is_fixed(ERROR, "schema Shop", "may not read")
     reader.is_fixed(ERROR, f"role {role}", "row security")
     reader.is_fixed(ERROR, "publication tailrace", "does not own")
-    assert can_capture(inspect(reader.source))
+    assert can_run(inspect(reader.source))
     database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
 
 
@@ -288,7 +288,7 @@ def test_a_table_without_identity(subject: Subject) -> None:
         database.execute(f"UPDATE {table} SET a = a")
     identities = dict(database.rows("SELECT relname, relreplident::text FROM pg_class WHERE relkind = 'r'"))
     assert [identities[table] for table in tables] == ["f", "i", "f", "d", "f"]
-    assert can_capture(inspect(subject.source))
+    assert can_run(inspect(subject.source))
 
 
 def test_partitions(subject: Subject) -> None:

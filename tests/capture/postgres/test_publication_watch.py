@@ -15,9 +15,9 @@ from tailrace.capture.postgres import slot
 from tailrace.capture.postgres.publication_watch import PublicationWatch
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.uncaptured import UncapturedTable
+from tailrace.capture.source import source_status
 from tailrace.embedded.process import wait_until
 from tailrace.log import seen_table
-from tailrace.ops.probe import source_status
 from tailrace.ops.status import CaptureStatus, Overview
 from tailrace.settings import Settings, SourceSettings
 from tailrace.store import Store

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 from tailrace import settings
+from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.bootstrap import Bootstrap
-from tailrace.capture.postgres.capture import Capture
 from tailrace.embedded.process import wait_until
 from tailrace.errors import TailraceError
 from tailrace.store import Store

@@ -154,6 +154,9 @@ def _keyed_write(changes: TableChanges) -> TableWrite[RowBatch]:
     rekeyed, replaced = folded.is_moved & lacking, folded.is_moved & ~lacking
     inserted, deleted = folded.is_inserted | replaced, folded.is_deleted | replaced
     updated = ~(inserted | deleted | rekeyed)
+    if relation.is_upsert:
+        # Nobody knows which rows exist: whatever has the key is deleted first.
+        inserted, deleted, updated = inserted | updated, deleted | updated, np.zeros_like(updated)
     rows: dict[str, Any] = {}
     if deleted.any():
         rows["deleted"] = _keys(changes, folded.origin[deleted], key)

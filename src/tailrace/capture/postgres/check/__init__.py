@@ -38,10 +38,6 @@ def inspect(source: SourceSettings) -> list[Finding]:
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
-def can_capture(findings: Iterable[Finding]) -> bool:
-    return not any(finding.severity is Severity.ERROR for finding in findings)
-
-
 def _replication_findings(source: SourceSettings) -> Iterable[Finding]:
     """Check whether replication connections are allowed: pg_hba.conf may treat them differently."""
     try:

@@ -1,4 +1,4 @@
-"""The thread between the replication stream and the store: frames in, durable segments out.
+"""The thread between a source's stream and the store: portions of the stream in, durable segments out.
 
 It seals a segment when enough data is pending, or when a commit is pending and the last seal was `seal_after_ms` ago.
 So a lone commit is durable at once, a busy stream writes at most 20 segments per second, and under backlog segments
@@ -13,41 +13,31 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from tailrace.capture.postgres.shape import describe_change
+from tailrace.capture.source import Converter, Portion
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import StoreError, TailraceError
-from tailrace.log import ddl_message
 from tailrace.log.segment import Header
 from tailrace.log.writer import LogWriter
-from tailrace.log_rows import LogRows
-from tailrace.pgoutput import framing, message
-from tailrace.pgoutput.framing import FrameBatch, Frames, MessageIndex, OpenTransaction
+from tailrace.log_rows import LogRows, RowBatch
 from tailrace.retry import Backoff
 from tailrace.settings import CaptureSettings
 
 _log = logging.getLogger("tailrace.capture")
 
-Describe = Callable[[bytes], Relation | None]
-"""Converts a RELATION message to its relation; a TYPE message gives None."""
-
 # How often WAL without captured changes is acknowledged; each time costs a small segment.
 _IDLE_SECONDS = 10.0
 # On a stop, the store has this long to accept what is committed.
 _CLOSE_SECONDS = 15.0
-# Frames are read in portions of this size: cheap per row, and small enough for the processor's cache.
+# The stream is converted in portions of this size: cheap per row, and small enough for the processor's cache.
 _PORTION_BYTES = 1 << 20
 # The memory of a row's columns other than the payload.
 _ROW_BYTES = 49
-_OPERATIONS = {
-    framing.INSERT: "INSERT",
-    framing.U: "UPDATE",
-    framing.D: "DELETE",
-    framing.T: "TRUNCATE",
-    framing.M: "MESSAGE",
-}
+_OPERATIONS = {ord("I"): "INSERT", ord("U"): "UPDATE", ord("D"): "DELETE", ord("T"): "TRUNCATE", ord("M"): "MESSAGE"}
+_COMMIT = ord("C")
 
 
 @dataclass(slots=True)
@@ -76,7 +66,7 @@ class CaptureProgress:
     def add(self, header: Header, rows: LogRows) -> None:
         kinds = np.bincount(rows.kind, minlength=256)
         self.operations.update({name: int(kinds[kind]) for kind, name in _OPERATIONS.items() if kinds[kind]})
-        self.transactions += int(kinds[framing.C])
+        self.transactions += int(kinds[_COMMIT])
         self.segments += 1
         self.payload_bytes += header.payload_bytes
         if header.last is not None:
@@ -86,37 +76,31 @@ class CaptureProgress:
 class Sealer:
     """Owns the writer while it runs. `offer` and `idle` never block.
 
-    `wake` is called when `durable_lsn` advanced, when there is room again, and when sealing failed. `on_relation` is
-    called with each description of a relation that changes follow, with the commit LSN, and must not block.
+    `wake` is called when `durable_lsn` advanced, when there is room again, and when sealing failed.
     """
 
     def __init__(
         self,
         writer: LogWriter,
-        describe: Describe,
+        converter: Converter,
         settings: CaptureSettings,
         progress: CaptureProgress,
         wake: Callable[[], None],
-        on_relation: Callable[[Relation, Lsn], None] = lambda _relation, _lsn: None,
     ) -> None:
         self._writer = writer
-        self._describe = describe
+        self._converter = converter
         self._settings = settings
         self._progress = progress
         self._wake = wake
-        self._on_relation = on_relation
-        self._described: dict[int, Relation] = {}
-        self._unused: dict[int, Relation] = {}
-        self._skip_below = writer.end_lsn
-        self._transaction = OpenTransaction()
-        self._inbox: deque[Frames] = deque()
+        self._inbox: deque[Portion] = deque()
         self._inbox_bytes = 0
-        self._batches: list[FrameBatch] = []
+        self._batches: list[RowBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
         self._relations: dict[int, Relation] = {}
         self._definitions: list[tuple[int, Relation]] = []
-        self._own: set[int] = set()
+        self._resume: str | None = writer.resume
+        """Where the stream continues after what was converted so far."""
         self._idle_lsn = Lsn(0)
         self._idle_urgent = False
         self._sealed_at = 0.0
@@ -136,11 +120,11 @@ class Sealer:
         """Whether the inbox exceeds its memory limit, so that the server should wait."""
         return self._inbox_bytes > self._settings.segment_bytes
 
-    def offer(self, frames: Frames) -> None:
+    def offer(self, portion: Portion) -> None:
         with self._condition:
             is_first = not self._inbox
-            self._inbox.append(frames)
-            self._inbox_bytes += len(frames.data)
+            self._inbox.append(portion)
+            self._inbox_bytes += portion.size
             if is_first or self._inbox_bytes >= _PORTION_BYTES:
                 self._condition.notify()
 
@@ -188,8 +172,8 @@ class Sealer:
             caught_up = not self._inbox
             closing = self._closing and caught_up
             idle_lsn, urgent = self._idle_lsn, self._idle_urgent and caught_up
-        for frames in portions:
-            self._read(frames)
+        for portion in portions:
+            self._read(portion)
         if self._is_due(caught_up, closing):
             self._seal()
         elif caught_up and self._is_idle_due(idle_lsn, urgent or closing):
@@ -200,7 +184,7 @@ class Sealer:
         return not closing or self._is_due(caught_up, closing)
 
     def _wait_seconds(self) -> float:
-        """How long to wait for work. Frames that arrive before the next seal is due are read together."""
+        """How long to wait for work. What arrives before the next seal is due is converted together."""
         must_confirm = self._idle_urgent and not self._batches and not self._writer.tail_is_open
         if self._closing or self._aborted or must_confirm or self._inbox_bytes >= _PORTION_BYTES:
             return 0
@@ -208,77 +192,42 @@ class Sealer:
             return self._sealed_at + self._settings.seal_after_ms / 1000 - time.monotonic()
         return 0 if self._is_idle_due(self._idle_lsn, urgent=False) else _IDLE_SECONDS
 
-    def _take(self) -> list[Frames]:
-        """Take as many frames as fill the segment, in portions that are large enough to be cheap per row."""
-        portions: list[list[Frames]] = []
+    def _take(self) -> list[Any]:
+        """Take as much as fills the segment, in portions that are large enough to be cheap per row."""
+        portions: list[list[Portion]] = []
         room = self._settings.segment_bytes - self._pending_bytes
         portion_bytes = _PORTION_BYTES
         while self._inbox and room > 0:
             if portion_bytes >= _PORTION_BYTES:
                 portions.append([])
                 portion_bytes = 0
-            frames = self._inbox.popleft()
-            portions[-1].append(frames)
-            portion_bytes += len(frames.data)
-            room -= len(frames.data)
-            self._inbox_bytes -= len(frames.data)
+            portion = self._inbox.popleft()
+            portions[-1].append(portion)
+            portion_bytes += portion.size
+            room -= portion.size
+            self._inbox_bytes -= portion.size
         if portions:
             self._wake()
-        return [Frames.concat(portion) for portion in portions]
+        return [self._converter.join(portion) for portion in portions]
 
-    def _read(self, frames: Frames) -> None:
-        messages = MessageIndex.of(frames)
-        self._progress.messages += len(messages.kind)
-        described = [(at, r) for at, text in messages.descriptions() if (r := self._describe(text)) is not None]
-        batch = framing.read(messages, self._transaction, self._skip_below, described, self._own)
+    def _read(self, portion: Portion) -> None:
+        batch = self._converter.convert(portion)
+        self._progress.messages += self._converter.count(portion)
         self._progress.repeated += batch.repeated
         self._progress.left_out += batch.left_out
         self._definitions += [(self._pending_rows + row, relation) for row, relation in batch.defined]
-        for _, relation in described:
-            self._track_own(relation)
-        self._report_ddl(batch)
+        self._resume = batch.resume or self._resume
         if len(batch.rows) or (batch.end_lsn and self._batches):
             self._add(batch)
         else:
             self._advance_idle(Lsn(batch.end_lsn))
-
-    def _report_ddl(self, batch: FrameBatch) -> None:
-        """Log what DDL did, and pass new versions of relations on."""
-        # A partition is described too, although its changes are published as the root's. A change of a table follows
-        # its description in the same transaction, but maybe not in the same batch.
-        self._unused.update((relation.oid, relation) for _, relation in batch.defined if not relation.is_own)
-        for oid in self._unused.keys() & set(np.unique(batch.rows.relation_id).tolist()) if self._unused else ():
-            relation = self._unused.pop(oid)
-            lsn = Lsn(batch.rows.commit_lsn[np.argmax(batch.rows.relation_id == oid)])
-            earlier = self._described.get(oid)
-            self._described[oid] = relation
-            if earlier is not None and relation != earlier:
-                _log.info("%s changed before %s: %s", earlier.qualified_name, lsn, describe_change(earlier, relation))
-            self._on_relation(relation, lsn)
-        if batch.end_lsn:
-            self._unused.clear()
-        for at in np.flatnonzero(batch.rows.kind == framing.M).tolist():
-            sent = message.parse(batch.rows.payload[at].as_py())
-            if isinstance(sent, message.LogicalMessage) and sent.prefix == ddl_message.PREFIX:
-                found = ddl_message.parse(sent.content)
-                if found is not None:
-                    xid, lsn = batch.rows.xid[at], Lsn(batch.rows.commit_lsn[at])
-                    _log.info("%s, in transaction %d at %s", found, xid, lsn)
-
-    def _track_own(self, relation: Relation) -> None:
-        """Remember whether the relation is Tailrace's own, until its next description."""
-        if not relation.is_own:
-            self._own.discard(relation.oid)
-        elif relation.oid not in self._own:
-            self._own.add(relation.oid)
-            _log.info("%s is not captured: its comment marks it as Tailrace's own", relation.qualified_name)
 
     def _advance_idle(self, end_lsn: Lsn) -> None:
         """Skip transactions without captured changes."""
         with self._condition:
             self._idle_lsn = max(self._idle_lsn, end_lsn)
 
-    def _add(self, batch: FrameBatch) -> None:
+    def _add(self, batch: RowBatch) -> None:
         self._batches.append(batch)
         self._pending_rows += len(batch.rows)
         self._pending_bytes += batch.rows.payload.nbytes + _ROW_BYTES * len(batch.rows)
@@ -290,7 +239,8 @@ class Sealer:
         return any(b.end_lsn for b in self._batches) and (closing or (waited and caught_up))
 
     def _is_idle_due(self, lsn: Lsn, urgent: bool) -> bool:
-        if self._batches or self._writer.tail_is_open or lsn <= self._writer.end_lsn:
+        has_moved = lsn > self._writer.end_lsn or self._resume != self._writer.resume
+        if self._batches or self._writer.tail_is_open or not has_moved:
             return False
         return urgent or time.monotonic() - self._sealed_at >= _IDLE_SECONDS
 
@@ -309,7 +259,7 @@ class Sealer:
             self._advance_idle(end_lsn)
         self._batches, self._pending_rows, self._pending_bytes = [], 0, 0
         if cut < len(rows):
-            self._add(FrameBatch(rows.slice(cut, len(rows)), 0, 0))
+            self._add(RowBatch(rows.slice(cut, len(rows)), 0, 0))
         self._relations.update((r.oid, r) for row, r in self._definitions if row <= cut)
         self._definitions = [(row - cut, r) for row, r in self._definitions if row > cut]
 
@@ -318,11 +268,11 @@ class Sealer:
         backoff = Backoff()
         while True:
             try:
-                header = self._writer.append(rows, committed, end_lsn, defined)
+                header = self._writer.append(rows, committed, end_lsn, defined, self._resume)
                 break
             except StoreError as error:
                 delay = backoff.next()
-                _log.warning("%s; retrying in %.1f s, the slot waits", error, delay)
+                _log.warning("%s; retrying in %.1f s, the source waits", error, delay)
                 with self._condition:
                     if self._condition.wait_for(lambda: self._aborted, timeout=delay):
                         raise

@@ -1,0 +1,1 @@
+"""Capture of SlateDB: the WAL stream, checkpoints and scans, checks."""

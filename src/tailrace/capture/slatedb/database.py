@@ -1,0 +1,209 @@
+"""The database through SlateDB's binding: its manifest, checkpoints, and scans of a checkpoint.
+
+The binding comes with `pip install 'tailrace[slatedb]'`. It is asynchronous; each call here waits for its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from tailrace.errors import ConfigError, SourceError, SourceRefused, TailraceError
+from tailrace.settings.slatedb import SlateDbSettings
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+T = TypeVar("T")
+
+_LIFETIME_MS: Final = 3_600_000
+"""If capture dies during a scan, the database keeps the checkpoint's files no longer than this."""
+_REFRESH_S: Final = 300.0
+_SCAN_ROWS: Final = 4096
+_READ_AHEAD_BYTES: Final = 4 << 20
+
+MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
+"""Returns the new value, from key, existing value or None, and operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The state of the database that its manifest records."""
+
+    next_wal_id: int
+    """All WAL files below this id were known to the writer."""
+    replay_after_wal_id: int
+    """Everything in the WAL up to this file is in sorted tables."""
+    last_l0_seq: int
+    """Sorted tables hold everything up to this sequence number, and nothing after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCheckpoint:
+    """A state of the database that is kept until the checkpoint is deleted or expires."""
+
+    id: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRows:
+    """Some rows of a scan, in the order of their keys."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    expire_ts: list[int | None]
+
+
+class SlateDatabase:
+    """A database that somebody else writes."""
+
+    def __init__(self, settings: SlateDbSettings, merge_operator: MergeOperator | None = None) -> None:
+        self._settings = settings
+        self._merge_operator = merge_operator
+        self._uniffi = _binding()
+
+    def manifest(self) -> Manifest:
+        """The newest manifest. Raises SourceRefused if there is no database."""
+        return self._run(self._read_manifest(None))
+
+    def create_checkpoint(self) -> DatabaseCheckpoint:
+        return self._run(self._create_checkpoint())
+
+    def delete_checkpoint(self, checkpoint: DatabaseCheckpoint) -> None:
+        self._run(self._admin().delete_checkpoint(checkpoint.id))
+
+    def scan(self, checkpoint: DatabaseCheckpoint) -> Iterator[ScannedRows]:
+        """All rows with a sequence number up to the checkpoint's `last_l0_seq`, without those that are expired."""
+        loop = asyncio.new_event_loop()
+        rows = self._scan(checkpoint)
+        try:
+            while True:
+                with self._errors():
+                    found = loop.run_until_complete(anext(rows, None))
+                if found is None:
+                    return
+                yield found
+        finally:
+            loop.run_until_complete(rows.aclose())
+            loop.close()
+
+    async def _read_manifest(self, id: int | None) -> Manifest:
+        found = await self._admin().read_manifest(id)
+        if found is None:
+            raise SourceRefused(
+                f"{self._settings.url} has no SlateDB database", "correct [source] url, or create the database"
+            )
+        return Manifest(found.next_wal_sst_id, found.replay_after_wal_id, found.last_l0_seq)
+
+    async def _create_checkpoint(self) -> DatabaseCheckpoint:
+        await self._read_manifest(None)
+        options = self._uniffi.CheckpointOptions(lifetime_ms=_LIFETIME_MS, source=None, name="tailrace")
+        created = await self._admin().create_detached_checkpoint(options)
+        return DatabaseCheckpoint(created.id, await self._read_manifest(created.manifest_id))
+
+    async def _scan(self, checkpoint: DatabaseCheckpoint) -> AsyncGenerator[ScannedRows]:
+        uniffi = self._uniffi
+        store, path = self._store(self._settings.url)
+        builder = uniffi.DbReaderBuilder(path, store)
+        if self._settings.wal_url is not None:
+            builder.with_wal_object_store(self._store(self._settings.wal_url)[0])
+        if self._merge_operator is not None:
+            builder.with_merge_operator(_adapter(uniffi, self._merge_operator))
+        builder.with_db_cache_disabled()
+        builder.with_reader_mode(uniffi.ReaderMode.CHECKPOINT(checkpoint.id))
+        builder.with_options(
+            uniffi.ReaderOptions(
+                manifest_poll_interval_ms=_LIFETIME_MS,
+                checkpoint_lifetime_ms=2 * _LIFETIME_MS,
+                max_memtable_bytes=64 << 20,
+                skip_wal_replay=True,
+            )
+        )
+        reader = await builder.build()
+        try:
+            everything = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=True)
+            options = uniffi.ScanOptions(
+                durability_filter=uniffi.DurabilityLevel.MEMORY,
+                dirty=False,
+                read_ahead_bytes=_READ_AHEAD_BYTES,
+                cache_blocks=False,
+                max_fetch_tasks=4,
+            )
+            iterator = await reader.scan_with_options(everything, options)
+            refreshed_at = time.monotonic()
+            while found := await iterator.next_batch(_SCAN_ROWS):
+                yield ScannedRows([r.key for r in found], [r.value for r in found], [r.expire_ts for r in found])
+                if time.monotonic() - refreshed_at > _REFRESH_S:
+                    await self._admin().refresh_checkpoint(checkpoint.id, _LIFETIME_MS)
+                    refreshed_at = time.monotonic()
+        finally:
+            await reader.shutdown()
+
+    def _admin(self) -> Any:
+        store, path = self._store(self._settings.url)
+        builder = self._uniffi.AdminBuilder(path, store)
+        if self._settings.wal_url is not None:
+            builder.with_wal_object_store(self._store(self._settings.wal_url)[0])
+        return builder.build()
+
+    def _store(self, url: str) -> tuple[Any, str]:
+        """The binding's store, and the database's path there."""
+        uniffi, parts = self._uniffi, urlsplit(url)
+        path = unquote(parts.path).strip("/")
+        if parts.scheme in ("", "file"):
+            return uniffi.ObjectStore.resolve("file:///"), path
+        kinds = uniffi.ObjectStoreType
+        kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE, "abfs": kinds.AZURE, "abfss": kinds.AZURE}
+        builder = uniffi.ObjectStoreBuilder.from_env(kind[parts.scheme])
+        builder.with_url(f"{parts.scheme}://{parts.netloc}")
+        options = dict(self._settings.options)
+        if options.get("endpoint", "").startswith("http://"):
+            options["allow_http"] = "true"
+        for name, value in options.items():
+            builder.with_config(name, value)
+        return builder.build(), path
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._errors():
+            return asyncio.run(work)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise Tailrace's errors."""
+        errors = self._uniffi.Error
+        try:
+            yield
+        except TailraceError:
+            raise
+        except (errors.Unavailable, errors.Closed) as error:
+            raise SourceError(
+                f"SlateDB: {error}", "retrying automatically; check that the store is reachable"
+            ) from error
+        except self._uniffi.Error as error:
+            text = str(error)
+            hint = "check [source] url and the store's permissions: a snapshot creates a checkpoint in the database"
+            if "merge operator" in text.lower():
+                hint = 'the database has merges: set [source] merge_operator = "module:function"'
+            raise SourceRefused(f"SlateDB: {text}", hint) from error
+
+
+def _adapter(uniffi: ModuleType, merge: MergeOperator) -> Any:
+    class Adapter(uniffi.MergeOperator):  # type: ignore[misc, name-defined]
+        def merge(self, key: bytes, existing_value: bytes | None, operand: bytes) -> bytes:
+            return merge(key, existing_value, operand)
+
+    return Adapter()
+
+
+def _binding() -> ModuleType:
+    try:
+        from slatedb import uniffi
+    except ImportError:
+        raise ConfigError("SlateDB's binding is not installed", "install it: pip install 'tailrace[slatedb]'") from None
+    return uniffi  # type: ignore[no-any-return]

@@ -1,0 +1,183 @@
+"""A session with a SlateDB database: whether the log continues where it ends, and the WAL from there on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from tailrace.capture.slatedb.database import DatabaseCheckpoint, MergeOperator, SlateDatabase
+from tailrace.capture.slatedb.wal_converter import ResumeToken, WalConverter
+from tailrace.capture.slatedb.wal_stream import NEW_STORE, WalStream, gap_error
+from tailrace.change import Lsn
+from tailrace.errors import ConfigError, GapError, TailraceError, WrongSource
+from tailrace.log import source_record
+from tailrace.log.segment import SourceIdentity
+from tailrace.log.writer import LogWriter
+from tailrace.settings import Settings
+from tailrace.settings.slatedb import SlateDbSettings
+from tailrace.slatedb.wal_reader import WalReader
+from tailrace.store import Store
+
+_log = logging.getLogger("tailrace.capture")
+
+KIND: Final = "slatedb"
+
+
+class CheckpointSnapshots(Protocol):
+    """What a session requires of the component that takes snapshots."""
+
+    def begin(self, checkpoint: DatabaseCheckpoint | None, since: Lsn) -> None:
+        """Called before the stream starts.
+
+        `checkpoint` is where the log was just started. Snapshots from before `since` do not count, because the log does
+        not reach back to them.
+        """
+
+
+def open_database(settings: SlateDbSettings) -> SlateDatabase:
+    return SlateDatabase(settings, merge_operator(settings))
+
+
+def open_wal(settings: SlateDbSettings) -> WalReader:
+    return WalReader("", settings.wal_url or settings.url, settings.options)
+
+
+def identity(settings: SlateDbSettings) -> SourceIdentity:
+    return SourceIdentity(settings.url, 0, settings.name, "", "", KIND)
+
+
+def merge_operator(settings: SlateDbSettings) -> MergeOperator | None:
+    if settings.merge_operator is None:
+        return None
+    module, _, name = settings.merge_operator.partition(":")
+    try:
+        found: MergeOperator = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"[source] merge_operator {settings.merge_operator!r} cannot be imported: {error}",
+            "write module:function, and put the module on PYTHONPATH",
+        ) from error
+    return found
+
+
+class SlateDbSource:
+    """Fulfils `Source`."""
+
+    def __init__(self, settings: Settings, store: Store, snapshots: CheckpointSnapshots | None) -> None:
+        assert settings.slatedb is not None
+        self._settings = settings.slatedb
+        self._store = store
+        self._snapshots = snapshots
+        self.error: TailraceError | None = None
+
+    def close(self) -> None:
+        """Nothing runs beside the sessions."""
+
+    @contextlib.contextmanager
+    def connect(self, stopping: threading.Event) -> Iterator[SlateDbSession]:  # noqa: ARG002 (nothing waits)
+        yield SlateDbSession(self._settings, self._store, self._snapshots)
+
+
+class SlateDbSession:
+    """Fulfils `SourceSession`."""
+
+    def __init__(self, settings: SlateDbSettings, store: Store, snapshots: CheckpointSnapshots | None) -> None:
+        self._settings = settings
+        self._store = store
+        self._snapshots = snapshots
+        self._database = open_database(settings)
+        self._wal = open_wal(settings)
+
+    def identify(self) -> SourceIdentity:
+        return identity(self._settings)
+
+    def current_lsn(self) -> Lsn:
+        """The position after the last entry of the WAL."""
+        for file in reversed(self._wal.list()):
+            rows = file.rows()
+            if rows is not None and len(rows):
+                return Lsn(rows["seq"][-1].as_py() + 1)
+        return Lsn(self._database.manifest().last_l0_seq + 1)
+
+    def begin(self, writer: LogWriter, *, accept_gap: bool) -> None:
+        if writer.last_source is not None:
+            _check_identity(writer.source, writer.last_source)
+        checkpoint = self._begin_at_checkpoint(writer) if writer.is_empty else self._continue(writer, accept_gap)
+        if self._snapshots is not None:
+            self._snapshots.begin(checkpoint, source_record.begins_at(self._store))
+
+    def converter(self, writer: LogWriter) -> WalConverter:
+        return WalConverter(self._settings, writer.end_lsn)
+
+    def stream(self, writer: LogWriter) -> WalStream:
+        assert writer.resume is not None
+        return WalStream(self._wal, ResumeToken.parse(writer.resume), writer.end_lsn - 1, self._database.manifest)
+
+    def _begin_at_checkpoint(self, writer: LogWriter) -> DatabaseCheckpoint:
+        """Start the log, or continue it after a gap, at the boundary of a checkpoint: all before it is in its scan."""
+        checkpoint = self._database.create_checkpoint()
+        manifest = checkpoint.manifest
+        lsn = Lsn(manifest.last_l0_seq + 1)
+        if lsn <= writer.end_lsn and not writer.is_empty:
+            raise GapError(
+                f"the database's sorted tables end at sequence number {manifest.last_l0_seq}, but the log has changes "
+                f"up to {writer.end_lsn - 1}, so a snapshot does not replace the lost files",
+                f"run this again once the database has flushed what is in memory; {NEW_STORE}",
+            )
+        token = ResumeToken(manifest.replay_after_wal_id)
+        source_record.begin(self._store, writer, lsn, token.to_text())
+        _log.info("the log begins at %s, after WAL file %d", lsn, token.wal_id)
+        return checkpoint
+
+    def _continue(self, writer: LogWriter, accept_gap: bool) -> DatabaseCheckpoint | None:
+        """Check that the WAL continues where the log ends. Returns a checkpoint if the log begins again after a gap."""
+        assert writer.resume is not None
+        token = ResumeToken.parse(writer.resume)
+        lost = self._lost_files(token)
+        if lost is None:
+            return None
+        manifest = self._database.manifest()
+        if lost[-1] <= manifest.replay_after_wal_id and manifest.last_l0_seq < writer.end_lsn:
+            # The files had no entries, or none that the log lacks: sorted tables have no later sequence number.
+            _log.info("WAL files %d to %d are gone; the log has all their entries", lost[0], lost[-1])
+            skipped = ResumeToken(lost[-1], None, token.seen_seq)
+            writer.append_idle(skipped.to_text())
+            return None
+        if not accept_gap:
+            raise gap_error(lost)
+        return self._begin_at_checkpoint(writer)
+
+    def _lost_files(self, token: ResumeToken) -> range | None:
+        """The files after the token's that are gone. Raises WrongSource if the token's file is another one now."""
+        content = self._wal.get(token.wal_id).content() if token.sha256 is not None else None
+        if content is not None and hashlib.sha256(content.data).hexdigest() != token.sha256:
+            raise WrongSource(
+                f"WAL file {token.wal_id} is not the one that the log was captured from: this is another database",
+                NEW_STORE,
+            )
+        lost = self._wal.gap(token.wal_id + 1)
+        if lost is None and content is None and token.sha256 is not None:
+            # The last file that was read is gone, and nothing follows it. Then the manifest must know it.
+            next_id = self._database.manifest().next_wal_id
+            if next_id <= token.wal_id:
+                raise WrongSource(
+                    f"the log was captured up to WAL file {token.wal_id}, but the database has none from {next_id} on: "
+                    "this is another database",
+                    NEW_STORE,
+                )
+            if next_id > token.wal_id + 1 and self._wal.get(token.wal_id + 1).metadata() is None:
+                return range(token.wal_id + 1, next_id)
+        return lost
+
+
+def _check_identity(current: SourceIdentity, recorded: SourceIdentity) -> None:
+    hint = "point [source] at the database that this log was captured from, or [store] at an empty location"
+    if recorded.kind != current.kind:
+        raise WrongSource(f"the log was captured from {recorded.kind}, this source is {current.kind}", hint)
+    if recorded.system_id != current.system_id:
+        raise WrongSource(f"the log was captured from {recorded.system_id}, this source is {current.system_id}", hint)

@@ -1,0 +1,264 @@
+"""Decodes values to columns: JSON, MessagePack or Avro in, PostgreSQL's texts out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from tailrace.change import Lsn, Position
+from tailrace.errors import ConfigError, DecodeError
+from tailrace.settings.slatedb import ValueSettings
+
+_INTEGERS: Final = {"int2": 15, "int4": 31, "int8": 63}
+
+
+class ValueDecoder:
+    """Decodes the values of one database."""
+
+    def __init__(self, settings: ValueSettings) -> None:
+        self._settings = settings
+        self._parse = _parser(settings)
+        self._columns = [(name, _CONVERSIONS[type_]) for name, type_ in settings.columns.items()]
+
+    def texts(self, values: pa.Array, keys: pa.Array, position: Callable[[int], str]) -> list[pa.Array]:
+        """The texts of each column. A NULL value, of a delete or merge, gives NULLs.
+
+        Args:
+            values: The values, as bytes.
+            keys: The keys, for errors.
+            position: Returns what an error says about the place of a row.
+        """
+        if not self._columns:
+            return []
+        texts: list[list[str | None]] = [[] for _ in self._columns]
+        for row, value in enumerate(values.to_pylist()):
+            found: list[str | None] = [None] * len(self._columns)
+            if value is not None:
+                try:
+                    found = self._decode(value)
+                except (ValueError, ArithmeticError) as error:
+                    if self._settings.undecodable == "stop":
+                        raise self._error(position(row), keys[row].as_py(), error) from error
+            for column, text in zip(texts, found, strict=True):
+                column.append(text)
+        return [pa.array(column, pa.string()) for column in texts]
+
+    def _decode(self, value: bytes) -> list[str | None]:
+        fields = self._parse(value)
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"it is not an object with fields, but {type(fields).__name__}")
+        found: list[str | None] = []
+        for name, convert in self._columns:
+            field = fields.get(name)
+            try:
+                found.append(None if field is None else convert(field))
+            except (ValueError, TypeError, ArithmeticError):
+                raise ValueError(f"its field {name} is not of the column's type") from None
+        return found
+
+    def _error(self, place: str, key: bytes, reason: Exception) -> DecodeError:
+        return DecodeError(
+            f"{place}, key {_shown(key)}: the value is not {self._settings.format}: {reason}",
+            'correct [source.value], or set undecodable = "null" to leave its columns empty',
+        )
+
+
+def entry_place(seqs: pa.Array, ordinals: Any) -> Callable[[int], str]:
+    """What an error says about the place of an entry."""
+    return lambda row: str(Position(Lsn(seqs[row].as_py()), int(ordinals[row])))
+
+
+def _shown(key: bytes) -> str:
+    text = key.decode("ascii", errors="replace")
+    shown = text if text.isprintable() and "\ufffd" not in text else f"\\x{key.hex()}"
+    return shown if len(shown) <= 100 else f"{shown[:100]}…"
+
+
+def _parser(settings: ValueSettings) -> Callable[[bytes], Any]:
+    match settings.format:
+        case "json":
+            return lambda value: json.loads(value, parse_float=Decimal, parse_constant=_reject)
+        case "msgpack":
+            import msgpack
+
+            def unpack(value: bytes) -> Any:
+                try:
+                    return msgpack.unpackb(value, timestamp=3)
+                except Exception as error:  # msgpack's errors have no common class
+                    raise ValueError(str(error) or type(error).__name__) from error
+
+            return unpack
+        case "avro":
+            return _avro_parser(settings)
+    return lambda value: value
+
+
+def _reject(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _avro_parser(settings: ValueSettings) -> Callable[[bytes], Any]:
+    import io
+
+    try:
+        import fastavro
+    except ImportError:
+        raise ConfigError("Avro values need fastavro", "install it: pip install 'tailrace[slatedb]'") from None
+    assert settings.schema is not None
+    try:
+        schema = fastavro.parse_schema(json.loads(settings.schema.read_text()))
+    except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
+        raise ConfigError(
+            f"{settings.schema} is not an Avro schema: {error}", "correct [source.value] schema"
+        ) from error
+
+    def read(value: bytes) -> Any:
+        buffer = io.BytesIO(value)
+        try:
+            found = fastavro.schemaless_reader(buffer, schema, None)
+        except Exception as error:  # malformed bytes raise whatever the reader trips over
+            raise ValueError(str(error) or type(error).__name__) from error
+        if buffer.read(1):
+            raise ValueError("it is longer than the schema says")
+        return found
+
+    return read
+
+
+def _integer(bits: int) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        number = int(value)
+        if (isinstance(value, bool | float) and number != value) or not -(1 << bits) <= number < 1 << bits:
+            raise ValueError
+        if isinstance(value, Decimal) and value != number:
+            raise ValueError
+        return str(number)
+
+    return convert
+
+
+def _boolean(value: Any) -> str:
+    if not isinstance(value, bool):
+        raise ValueError
+    return "t" if value else "f"
+
+
+def _float(value: Any) -> str:
+    if isinstance(value, bool | str | bytes):
+        raise ValueError
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    return repr(number)
+
+
+def _numeric(value: Any) -> str:
+    if isinstance(value, bool | bytes):
+        raise ValueError
+    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    if not number.is_finite():
+        raise ValueError
+    return f"{number:f}"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case str():
+            text = value
+        case bool() | int() | float() | Decimal() | UUID():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+        case _:
+            raise ValueError
+    if "\0" in text:
+        raise ValueError
+    return text
+
+
+def _bytea(value: Any) -> str:
+    data = value.encode() if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        raise ValueError
+    return f"\\x{data.hex()}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_json_default)
+
+
+def _json_default(value: Any) -> Any:
+    match value:
+        case Decimal():
+            return int(value) if value == int(value) and value.as_tuple().exponent == 0 else float(value)
+        case datetime() | date():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+    raise ValueError
+
+
+def _uuid(value: Any) -> str:
+    return str(value if isinstance(value, UUID) else UUID(bytes=value) if isinstance(value, bytes) else UUID(value))
+
+
+def _time(value: Any) -> datetime:
+    """A time from ISO 8601, or from seconds since 1970."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise ValueError
+    return datetime.fromtimestamp(float(value), UTC)
+
+
+def _timestamptz(value: Any) -> str:
+    time = _time(value)
+    if time.tzinfo is None:
+        raise ValueError
+    return timestamptz_text(time)
+
+
+def timestamptz_text(time: datetime) -> str:
+    """A time as PostgreSQL prints it in UTC."""
+    return f"{_timestamp_text(time.astimezone(UTC))}+00"
+
+
+def _timestamp(value: Any) -> str:
+    time = _time(value)
+    return _timestamp_text(time.astimezone(UTC) if time.tzinfo is not None else time)
+
+
+def _timestamp_text(time: datetime) -> str:
+    fraction = f".{time.microsecond:06d}".rstrip("0") if time.microsecond else ""
+    return f"{time:%Y-%m-%d %H:%M:%S}{fraction}"
+
+
+def _date(value: Any) -> str:
+    if isinstance(value, datetime):
+        value = value.date()
+    return (value if isinstance(value, date) else date.fromisoformat(value)).isoformat()
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "bool": _boolean,
+    **{name: _integer(bits) for name, bits in _INTEGERS.items()},
+    "float4": _float,
+    "float8": _float,
+    "numeric": _numeric,
+    "text": _text,
+    "bytea": _bytea,
+    "json": _json,
+    "jsonb": _json,
+    "uuid": _uuid,
+    "timestamptz": _timestamptz,
+    "timestamp": _timestamp,
+    "date": _date,
+}
+"""By PostgreSQL type: converts a field to the type's text. Raises ValueError or TypeError if it is not of the type."""

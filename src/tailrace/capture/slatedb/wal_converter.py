@@ -1,0 +1,208 @@
+"""Converts WAL files to rows of the log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.capture.slatedb.relation import has_operand, relation_of
+from tailrace.capture.slatedb.value_decoder import ValueDecoder, entry_place
+from tailrace.change import Lsn, Relation
+from tailrace.errors import DecodeError, SourceRefused
+from tailrace.log_rows import LogRows, RowBatch
+from tailrace.settings.slatedb import SlateDbSettings
+from tailrace.slatedb.log_message import log_rows
+from tailrace.slatedb.row_entry import SCHEMA
+
+I64 = npt.NDArray[np.int64]
+
+_PIECE_BYTES: Final = 64 << 20
+"""A larger file is converted in pieces. As text, a piece takes twice the memory."""
+_MERGE: Final = 2
+"""The index of merges among the kinds of entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """Where the stream continues: after the last file that the log has completely."""
+
+    wal_id: int
+    sha256: str | None = None
+    """Of the file. A database that was made anew under the same path has another one. None before the first file."""
+    seen_seq: int = 0
+    """The highest sequence number in files up to this one. Later files have higher ones."""
+
+    def to_text(self) -> str:
+        return json.dumps({"wal_id": self.wal_id, "sha256": self.sha256, "seen_seq": self.seen_seq})
+
+    @classmethod
+    def parse(cls, text: str) -> ResumeToken:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class WalPortion:
+    """Entries of one or more WAL files."""
+
+    entries: pa.RecordBatch
+    file_id: I64
+    """The file of each entry."""
+    modified_at_us: I64
+    """For each entry, when its file was written."""
+    size: int
+    resume: str | None
+    """None if the last file continues in the next portion."""
+    first_ordinal: int = 0
+    """The ordinal of the first entry, if the portion before has the beginning of its batch."""
+    ends: bool = True
+    """Whether the last batch is complete."""
+
+
+def portions_of(id: int, rows: pa.RecordBatch, modified_at: datetime, token: ResumeToken) -> list[WalPortion]:
+    """A file's entries: one portion, or several if the file is very large. `token` is where the next file continues."""
+    modified_at_us = int(modified_at.timestamp() * 1_000_000)
+
+    def portion(start: int, stop: int) -> WalPortion:
+        entries = rows.slice(start, stop - start)
+        count = len(entries)
+        first, last = (seq[start], seq[stop - 1]) if count else (0, 0)
+        return WalPortion(
+            entries,
+            np.full(count, id, np.int64),
+            np.full(count, modified_at_us, np.int64),
+            int(sizes[start:stop].sum()) + 64,
+            token.to_text() if stop == len(rows) else None,
+            start - int(np.searchsorted(seq, first)) if count else 0,
+            stop == len(rows) or seq[stop] != last,
+        )
+
+    seq = rows["seq"].to_numpy()
+    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + 32
+    edges = [0]
+    while (start := edges[-1]) < len(rows):
+        before = int(sizes[:start].sum())
+        edges.append(max(int(np.searchsorted(np.cumsum(sizes), before + _PIECE_BYTES)), start + 1))
+    if len(edges) == 1:
+        return [portion(0, 0)]
+    return [portion(a, min(b, len(rows))) for a, b in pairwise(edges)]
+
+
+def token_after(id: int, data: bytes, rows: pa.RecordBatch, before: ResumeToken) -> ResumeToken:
+    seen = max(before.seen_seq, int(rows["seq"][-1].as_py())) if len(rows) else before.seen_seq
+    return ResumeToken(id, hashlib.sha256(data).hexdigest(), seen)
+
+
+class WalConverter:
+    """Fulfils `Converter`. Batches with a sequence number below `skip_below` are left out: the log holds them."""
+
+    def __init__(self, settings: SlateDbSettings, skip_below: Lsn) -> None:
+        self._settings = settings
+        self._skip_below = skip_below
+        self._relation: Relation = relation_of(settings)
+        self._decoder = ValueDecoder(settings.value)
+        self._has_operand = has_operand(settings)
+        self._is_described = False
+
+    def join(self, portions: Sequence[WalPortion]) -> WalPortion:
+        if len(portions) == 1:
+            return portions[0]
+        resumes = [p.resume for p in portions if p.resume is not None]
+        entries = pa.Table.from_batches([p.entries for p in portions], SCHEMA).combine_chunks().to_batches()
+        return WalPortion(
+            entries[0] if entries else portions[0].entries,
+            np.concatenate([p.file_id for p in portions]),
+            np.concatenate([p.modified_at_us for p in portions]),
+            sum(p.size for p in portions),
+            resumes[-1] if resumes else None,
+            portions[0].first_ordinal,
+            portions[-1].ends,
+        )
+
+    def count(self, portion: WalPortion) -> int:
+        return len(portion.entries)
+
+    def convert(self, portion: WalPortion) -> RowBatch:
+        entries, file_id, modified = portion.entries, portion.file_id, portion.modified_at_us
+        seq = entries["seq"].to_numpy()
+        repeated = int(np.searchsorted(seq, self._skip_below))
+        if repeated:
+            entries, file_id, modified = entries.slice(repeated), file_id[repeated:], modified[repeated:]
+        if not len(entries):
+            return RowBatch(LogRows.empty(), 0, 0, repeated=repeated, resume=portion.resume)
+        self._check_merges(entries)
+        first_ordinal = 0 if repeated else portion.first_ordinal
+        rows = log_rows(
+            entries,
+            self.texts(entries, first_ordinal),
+            self._relation.oid,
+            file_id,
+            _committed_at_us(entries, modified),
+            first_ordinal=first_ordinal,
+            ends=portion.ends,
+            has_operand=self._has_operand,
+        )
+        commits = np.flatnonzero(rows.kind == ord("C"))
+        committed = int(commits[-1]) + 1 if len(commits) else 0
+        defined = [] if self._is_described else [(0, self._relation)]
+        self._is_described = True
+        end_lsn = int(rows.commit_lsn[committed - 1]) + 1 if committed else 0
+        return RowBatch(rows, committed, end_lsn, defined, repeated, resume=portion.resume)
+
+    def texts(self, entries: pa.RecordBatch, first_ordinal: int = 0) -> list[pa.Array]:
+        """The texts of the columns after the value, except for the operand."""
+        values = entries["value"]
+        is_merge = pc.equal(entries["kind"].indices, _MERGE)
+        if self._settings.value.columns and pc.any(is_merge).as_py():
+            values = pc.if_else(is_merge, pa.nulls(len(values), values.type), values)
+        seq = entries["seq"].to_numpy()
+        ordinals = np.arange(len(seq)) - np.searchsorted(seq, seq)
+        ordinals[seq == seq[0]] += first_ordinal
+        decoded = self._decoder.texts(values, entries["key"], entry_place(entries["seq"], ordinals))
+        return [expiry_texts(entries["expire_ts"]), *decoded]
+
+    def _check_merges(self, entries: pa.RecordBatch) -> None:
+        if self._has_operand:
+            return
+        found = pc.index(entries["kind"].indices, pa.scalar(_MERGE, pa.int8())).as_py()
+        if found >= 0:
+            raise SourceRefused(
+                f"{self._relation.qualified_name}, {Lsn(entries['seq'][found].as_py())}: the database has merges, "
+                "and an operand alone is not a value",
+                'set [source] merges = "operands" to log operands for sinks that deliver changes',
+            )
+
+
+def expiry_texts(expire_ts: pa.Array) -> pa.Array:
+    """Milliseconds since 1970 as PostgreSQL's text."""
+    if expire_ts.null_count == len(expire_ts):
+        return pa.nulls(len(expire_ts), pa.string())
+    try:
+        times = expire_ts.cast(pa.timestamp("ms", "UTC"))
+        texts = pc.strftime(times, "%Y-%m-%d %H:%M:%S")
+    except pa.ArrowInvalid as error:
+        raise DecodeError(f"an expiry is not a time in milliseconds since 1970: {error}") from error
+    return pc.binary_join_element_wise(texts, pa.scalar("+00"), "")
+
+
+def _committed_at_us(entries: pa.RecordBatch, modified: I64) -> I64:
+    """When each entry was written: by the database's clock, else when its file was."""
+    created = entries["create_ts"]
+    if created.null_count == len(created):
+        return modified
+    times: I64 = pc.fill_null(created, 0).to_numpy() * 1000
+    return np.where(created.is_valid().to_numpy(zero_copy_only=False), times, modified)
+
+
+def _lengths(column: pa.Array) -> I64:
+    lengths: I64 = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+    return lengths
