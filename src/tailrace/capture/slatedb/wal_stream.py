@@ -63,8 +63,8 @@ class WalStream:
         if content is None:
             if now - self._found_at > _BUSY_S:
                 self._interval = min(self._interval * _BACKOFF, _SLOWEST_POLL_S)
-            if now - self._checked_at > _MANIFEST_S:
-                self._check_bypass()
+                if self._checked_at < self._found_at or now - self._checked_at > _MANIFEST_S:
+                    self._check_bypass()
             return Received(())
         self._interval, self._found_at = _POLL_S, now
         id = self._token.wal_id + 1

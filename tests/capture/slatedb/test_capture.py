@@ -1,0 +1,396 @@
+"""Capture of SlateDB: whatever happens to writer, WAL and capture, the destinations equal the database's own scan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.capture.slatedb.database_writer import DatabaseWriter, RandomWrites
+from tests.capturing import CaptureThread
+from tests.contract.delivery_driver import DeliveryDriver
+from tests.contract.destinations import JsonLines, Mirror
+from tests.fixtures.postgres import Database
+from tests.stepping import in_order
+
+from slatedb import uniffi
+from tailrace import settings
+from tailrace.capture.capture import Capture
+from tailrace.capture.slatedb.bootstrap import SlateDbBootstrap
+from tailrace.capture.slatedb.check import inspect_slatedb, slatedb_status
+from tailrace.capture.slatedb.session import SlateDbSession
+from tailrace.change import Lsn
+from tailrace.errors import DecodeError, GapError, SourceRefused, WrongSource
+from tailrace.finding import Severity, can_run
+from tailrace.log import planner
+from tailrace.log.reader import LogReader
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.log.verify import verify
+from tailrace.settings.slatedb import SlateDbSettings, ValueSettings
+from tailrace.state import table_state
+from tailrace.store import Store
+
+Rows = Mapping[bytes, bytes]
+
+
+@dataclass
+class Scene:
+    """A database, and a log that it is captured into."""
+
+    settings: settings.Settings
+    store: Store
+
+    def capture(self, *, accept_gap: bool = False, snapshots: bool = True) -> None:
+        """Capture all that is in the WAL now, and take the snapshots that are missing."""
+        bootstrap = SlateDbBootstrap(self.settings, self.store) if snapshots else None
+        try:
+            Capture(self.settings, self.store, until="current", accept_gap=accept_gap, snapshots=bootstrap).run()
+            if bootstrap is not None:
+                assert bootstrap.wait(60)
+                assert bootstrap.error is None
+        finally:
+            if bootstrap is not None:
+                bootstrap.stop()
+
+    def written_lsn(self) -> Lsn:
+        """The position after all that the WAL has now."""
+        assert self.settings.slatedb is not None
+        return SlateDbSession(self.settings.slatedb, self.store, None).current_lsn()
+
+    def state(self) -> dict[bytes, bytes]:
+        """The rows of snapshot and log."""
+        reader = LogReader(self.store)
+        state = table_state.find(reader, "slatedb", "users")
+        found: dict[bytes, bytes] = {}
+        for part in range(2):
+            for images in table_state.rows(state, reader, part, 2):
+                batch = images.batch
+                rows = dict(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+                assert not rows.keys() & found.keys()
+                found |= rows
+        return found
+
+    def deliver(self, driver: DeliveryDriver) -> None:
+        driver.deliver(planner.latest_offset(LogReader(self.store)), in_order)
+
+    def assert_sound(self) -> None:
+        assert list(verify(self.store)) == []
+
+    def with_source(self, **changes: Any) -> Scene:
+        assert self.settings.slatedb is not None
+        return Scene(replace(self.settings, slatedb=replace(self.settings.slatedb, **changes)), self.store)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    store = Store.open((tmp_path / "store").as_uri())
+    source = SlateDbSettings(url=(tmp_path / "db").as_uri(), name="users")
+    return Scene(
+        settings.Settings(
+            store=settings.StoreSettings(store.url),
+            capture=settings.CaptureSettings(seal_after_ms=5),
+            snapshot=settings.SnapshotSettings(chunk_bytes=64 * 1024),
+            slatedb=source,
+        ),
+        store,
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "db"
+
+
+def mirrored(database: Database) -> dict[bytes, bytes]:
+    with database.connect() as connection:
+        return {bytes(key): bytes(value) for key, value in connection.execute("SELECT key, value FROM slatedb.users")}
+
+
+def replayed(files: JsonLines) -> dict[bytes, bytes]:
+    """The rows that the changes in the files add up to."""
+    found: dict[bytes, bytes] = {}
+    for raw in sorted(files._lines(), key=lambda raw: raw["operation"] != "SNAPSHOT"):
+        if raw["operation"] == "DELETE":
+            found.pop(_bytes(raw["key"]["key"]), None)
+        else:
+            found[_bytes(raw["after"]["key"])] = _bytes(raw["after"]["value"])
+    return found
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("\\x"))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+def test_destinations_equal_the_scan(
+    seed: int, scene: Scene, directory: Path, database: Database, tmp_path: Path
+) -> None:
+    files = JsonLines(tmp_path / "files")
+    drivers = [DeliveryDriver(place, scene.settings.store) for place in (Mirror(database), files)]
+    writes = RandomWrites(seed)
+    with DatabaseWriter(directory) as writer:
+        writes.run(writer, 60)
+        for _ in range(3):
+            scene.capture()
+            for driver in drivers:
+                scene.deliver(driver)
+            expected = writer.scan()
+            assert scene.state() == expected
+            assert mirrored(database) == expected
+            assert replayed(files) == expected
+            writes.run(writer, 60)
+    scene.assert_sound()
+    assert len(SnapshotReader(scene.store).list()) == 1
+
+
+def test_snapshots_under_load_are_exact(scene: Scene, directory: Path) -> None:
+    """A snapshot is taken while the writer goes on, tables are compacted and garbage is collected."""
+    writes = RandomWrites(5)
+    with DatabaseWriter(directory, **BUSY_COMPACTION) as writer:
+        writes.run(writer, 30)
+        with CaptureThread(scene.settings, scene.store, snapshots=SlateDbBootstrap(scene.settings, scene.store)) as run:
+            for _ in range(4):
+                writes.run(writer, 30)
+                bootstrap = SlateDbBootstrap(scene.settings, scene.store)
+                bootstrap.begin(None, Lsn(1 << 62))  # no snapshot is new enough
+                writes.run(writer, 30)
+                assert bootstrap.wait(60)
+                bootstrap.stop()
+                run.wait_for(scene.written_lsn())
+                writer.collect_garbage()
+                assert scene.state() == writer.scan()
+    scene.assert_sound()
+
+
+def test_restart_of_capture_loses_and_repeats_nothing(scene: Scene, directory: Path) -> None:
+    writes = RandomWrites(7)
+    with DatabaseWriter(directory) as writer:
+        for _ in range(3):
+            with CaptureThread(scene.settings, scene.store) as run:
+                writes.run(writer, 20)
+                run.wait(lambda run=run: run.capture.progress.changes)
+            writes.run(writer, 10)
+        scene.capture()
+        assert scene.state() == writer.scan()
+    positions = [change.position for change in LogReader(scene.store).changes()]
+    assert len(set(positions)) == len(positions)
+    scene.assert_sound()
+
+
+def test_batches_are_whole_transactions(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as writer:
+        scene.capture()
+        writer.write({b"a": b"1", b"b": b"2", b"c": b"3"}, (b"d",))
+        writer.flush()
+        scene.capture()
+    changes = list(LogReader(scene.store).changes())
+    assert len({change.position.commit_lsn for change in changes}) == 1
+    assert [change.position.ordinal for change in changes] == [0, 1, 2, 3]
+    assert [change.operation for change in changes] == ["UPDATE", "UPDATE", "UPDATE", "DELETE"]
+
+
+def test_wal_in_a_store_of_its_own_is_captured(scene: Scene, directory: Path, tmp_path: Path) -> None:
+    wal = tmp_path / "wal store"
+    wal.mkdir()
+    writes = RandomWrites(3)
+    own = scene.with_source(wal_url=(wal / str(directory).strip("/")).as_uri())
+    with DatabaseWriter(directory, wal) as writer:
+        writes.run(writer, 40)
+        own.capture()
+        writes.run(writer, 40)
+        own.capture()
+        assert own.state() == writer.scan()
+
+
+def test_removed_files_stop_capture_until_the_gap_is_accepted(
+    scene: Scene, directory: Path, database: Database
+) -> None:
+    driver = DeliveryDriver(Mirror(database), scene.settings.store)
+    writes = RandomWrites(11)
+    with DatabaseWriter(directory) as writer:
+        writes.run(writer, 30)
+        scene.capture()
+        scene.deliver(driver)
+        writer.put(b"lost", b"in the gap")
+        writes.run(writer, 30)
+        writer.collect_garbage()
+        writer.put(b"after", b"the gap")
+        writer.flush()
+        status = slatedb_status(scene.settings, scene.store)
+        assert "are gone" in str(status.error)
+        assert not can_run(inspect_slatedb(scene.settings))
+        with pytest.raises(GapError, match=r"WAL files? \d+( to \d+)? (was|were) removed") as raised:
+            scene.capture()
+        assert "--accept-gap" in raised.value.hint
+        scene.capture(accept_gap=True)
+        assert scene.state() == writer.scan()
+        with pytest.raises(GapError):
+            scene.deliver(driver)
+        stepper = driver.make_stepper()
+        stepper.rewind("snapshot")
+        stepper.sink.close()
+        scene.deliver(driver)
+        assert mirrored(database) == writer.scan()
+    assert len(SnapshotReader(scene.store).list()) == 2
+
+
+def test_removed_files_that_the_log_has_are_no_gap(scene: Scene, directory: Path) -> None:
+    """Openings of the database leave fences. Nothing is lost if garbage collection removes them."""
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"1")
+        writer.flush()
+        scene.capture()
+        writer.collect_garbage()
+    with DatabaseWriter(directory) as writer:
+        writer.collect_garbage()
+        writer.put(b"b", b"2")
+        writer.flush()
+        scene.capture()
+        assert scene.state() == {b"a": b"1", b"b": b"2"}
+
+
+def test_database_made_anew_is_noticed(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"1")
+        writer.flush()
+        scene.capture()
+    shutil.rmtree(directory)
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"another")
+        writer.flush()
+        with pytest.raises(WrongSource, match="another database"):
+            scene.capture()
+
+
+def test_writes_past_the_wal_are_noticed(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"1")
+        writer.flush()
+        scene.capture()
+    with DatabaseWriter(directory, wal_enabled=False) as writer:
+        writer.put(b"b", b"2")
+        writer.flush_table()
+        with pytest.raises(SourceRefused, match="did not go through the WAL"):
+            Capture(scene.settings, scene.store).run()
+
+
+def test_fenced_writer_that_is_still_alive_adds_nothing(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as first:
+        first.put(b"a", b"1")
+        first.flush()
+        scene.capture()
+        with DatabaseWriter(directory) as second:
+            first.is_fenced = True
+            first.put(b"a", b"of the fenced writer")
+            with pytest.raises(uniffi.Error):
+                first.flush()
+            second.put(b"b", b"2")
+            second.flush()
+            scene.capture()
+            assert scene.state() == second.scan() == {b"a": b"1", b"b": b"2"}
+
+
+def test_expiry_is_a_column(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as writer:
+        scene.capture()
+        writer.put(b"a", b"1", ttl_ms=5000)
+        writer.flush()
+        scene.capture()
+    (change,) = LogReader(scene.store).changes()
+    assert change.after is not None
+    expires_at = str(change.after["expires_at"])
+    assert expires_at.startswith(f"{change.committed_at:%Y-}")
+    assert expires_at.endswith("+00")
+
+
+BUSY_COMPACTION = {
+    "l0_sst_size_bytes": 4096,
+    "manifest_poll_interval": "50ms",
+    "compactor_options.poll_interval": "50ms",
+    "compactor_options.commit_compacted_interval": "50ms",
+    "compactor_options.worker.compactions_poll_interval": "50ms",
+}
+
+JSON_VALUES = ValueSettings(
+    format="json", columns={"name": "text", "age": "int4", "paid": "numeric", "on": "bool", "tags": "jsonb"}
+)
+
+
+def test_values_are_decoded_to_columns(scene: Scene, directory: Path, database: Database) -> None:
+    own = scene.with_source(value=JSON_VALUES)
+    first = {"name": "Ada", "age": 36, "paid": 12.50, "on": True, "tags": ["x"], "other": 1}
+    second = {"name": "Bo\u00e9 'q' \\", "age": None, "paid": 10**20}
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"1", json.dumps(first).encode())
+        writer.flush_table()
+        own.capture()
+        writer.put(b"2", json.dumps(second).encode())
+        writer.flush()
+        own.capture()
+    own.deliver(DeliveryDriver(Mirror(database), own.settings.store))
+    with database.connect() as connection:
+        found = connection.execute(
+            'SELECT name, age, paid::text, "on", tags FROM slatedb.users ORDER BY key'
+        ).fetchall()
+    assert found == [("Ada", 36, "12.5", True, ["x"]), ("Bo\u00e9 'q' \\", None, str(10**20), None, None)]
+
+
+@pytest.mark.parametrize("value", [b"no json", b"[1]", b'{"age": 1.5}', b'{"age": 3000000000}', b'{"name": {}}'])
+def test_values_that_cannot_be_decoded_stop_capture(scene: Scene, directory: Path, value: bytes) -> None:
+    own = scene.with_source(value=JSON_VALUES)
+    with DatabaseWriter(directory) as writer:
+        own.capture()
+        writer.put(b"fine", b'{"name": "x"}')
+        writer.put(b"user:7", value)
+        writer.flush()
+        with pytest.raises(DecodeError, match=r"0/2:0, key user:7: the value is not json"):
+            own.capture()
+        lenient = scene.with_source(value=replace(JSON_VALUES, undecodable="null"))
+        lenient.capture()
+    last = list(LogReader(scene.store).changes())[-1]
+    assert last.after == {
+        "key": b"user:7",
+        "value": value,
+        "expires_at": None,
+        "name": None,
+        "age": None,
+        "paid": None,
+        "on": None,
+        "tags": None,
+    }
+
+
+def test_merges_stop_capture_unless_operands_are_wanted(scene: Scene, directory: Path) -> None:
+    with DatabaseWriter(directory) as writer:
+        scene.capture()
+        writer.put(b"a", b"1")
+        writer.merge(b"a", b"+2")
+        writer.flush()
+        with pytest.raises(SourceRefused, match="merges") as raised:
+            scene.capture()
+        assert "operands" in raised.value.hint
+        scene.with_source(merges="operands").capture()
+    changes = list(LogReader(scene.store).changes())
+    assert [(c.after or {}).get("operand") for c in changes] == [None, b"+2"]
+    assert changes[1].unchanged == ("value",)
+
+
+def test_check_reports_the_wal(scene: Scene, directory: Path) -> None:
+    assert not can_run(inspect_slatedb(scene.settings))
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"1")
+        writer.flush()
+        scene.capture()
+        (finding,) = inspect_slatedb(scene.settings)
+        assert finding.severity is Severity.NOTE
+        status = slatedb_status(scene.settings, scene.store)
+        assert status.error is None
+        assert status.unread_age_s == 0.0
+        assert status.oldest_wal_age_s is not None
+        writer.put(b"a", b"2")
+        writer.flush()
+        assert slatedb_status(scene.settings, scene.store).unread_age_s is not None
