@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
+import threading
+import time
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn
@@ -19,12 +21,17 @@ from tailrace.change import OWN
 from tailrace.cli import Invocation, output
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError, SnapshotError, TailraceError
+from tailrace.log import source_record
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
 _PLAIN_SECONDS = 5.0
 # A table that is truncated or altered while it is copied is copied again, up to this many times in all.
 _ATTEMPTS = 3
+_NO_LOG = "run `tailrace capture` first: it starts the log and takes the first snapshots itself"
+_NOTHING = "every table has a snapshot: nothing to copy"
 
 
 @click.command("snapshot", short_help="Take snapshots of tables while capture runs.")
@@ -40,6 +47,9 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     settings = invocation.settings()
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
+    if settings.slatedb is not None:
+        _copy_slatedb(settings, store, tables, only_missing)
+        return
     with connect(settings.source) as connection, source_errors():
         check_log(settings, store, connection)
         published = catalog.published_tables(connection, settings.source.publication)
@@ -48,7 +58,7 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
     if only_missing:
         chosen = tables_without_snapshot(store, chosen)
     if not chosen:
-        click.echo("every table has a snapshot: nothing to copy")
+        click.echo(_NOTHING)
         return
     for _ in range(_ATTEMPTS):
         job = SnapshotJob(settings, chosen)
@@ -59,6 +69,28 @@ def command(invocation: Invocation, tables: tuple[str, ...], only_missing: bool)
         if not chosen:
             return
     job.wait()  # raises the error
+
+
+def _copy_slatedb(settings: Settings, store: Store, patterns: tuple[str, ...], only_missing: bool) -> None:
+    from tailrace.capture.slatedb.bootstrap import ScanProgress, take_snapshot
+    from tailrace.capture.slatedb.relation import relation_of
+    from tailrace.capture.slatedb.session import open_database
+
+    assert settings.slatedb is not None
+    relation = relation_of(settings.slatedb)
+    if source_record.load(store) is None:
+        raise SnapshotError(f"{store.url} has no log: the changes after the snapshot would be missing", _NO_LOG)
+    if patterns and not any(TablePattern.parse(p).matches(relation.schema, relation.name) for p in patterns):
+        raise ConfigError(f"the source has no table {', '.join(patterns)}", f"it has {relation.qualified_name}")
+    if only_missing and relation.oid in SnapshotReader(store).oids(source_record.begins_at(store)):
+        click.echo(_NOTHING)
+        return
+    stopping, progress = threading.Event(), ScanProgress()
+    on_stop(stopping.set)
+    database = open_database(settings.slatedb)
+    snapshot = take_snapshot(settings, store, database, database.create_checkpoint(), progress, stopping)
+    seconds = time.monotonic() - progress.started_at
+    click.echo(f"copied 1 table, {snapshot.rows:,} rows, at {snapshot.lsn} in {output.duration(seconds)}")
 
 
 def _copy(job: SnapshotJob) -> None:

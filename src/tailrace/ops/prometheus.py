@@ -34,6 +34,10 @@ def render(overview: Overview) -> str:
     return "".join(families)
 
 
+_OLDEST_WAL = "Age of the oldest WAL file that garbage collection left."
+_UNREAD_WAL = "Age of the oldest WAL file that capture has not read."
+
+
 def _general(overview: Overview) -> Iterator[str]:
     yield metric("tailrace_healthy", "gauge", "Whether no component has a fault.", not overview.faults)
     if (tables := overview.uncaptured) is not None:
@@ -48,7 +52,10 @@ def _general(overview: Overview) -> Iterator[str]:
 
 def _source(source: SourceStatus) -> Iterator[str]:
     yield metric("tailrace_source_reachable", "gauge", "Whether the source can be reached.", source.error is None)
-    if source.error is None:
+    if source.error is None and source.kind != "postgresql":
+        yield metric("tailrace_source_oldest_wal_seconds", "gauge", _OLDEST_WAL, source.oldest_wal_age_s)
+        yield metric("tailrace_source_unread_wal_seconds", "gauge", _UNREAD_WAL, source.unread_age_s)
+    elif source.error is None:
         yield metric(
             "tailrace_source_slot_active", "gauge", "Whether a client streams from the slot.", source.is_active
         )

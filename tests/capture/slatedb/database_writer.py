@@ -29,7 +29,7 @@ class DatabaseWriter:
     The WAL is flushed when `flush` is called. With `wal`, the WAL is in that directory.
     """
 
-    def __init__(self, directory: Path, wal: Path | None = None, **settings: Any) -> None:
+    def __init__(self, directory: Path, wal: Path | None = None, **settings: object) -> None:
         self.directory = directory
         self._wal = wal
         self._settings = {"flush_interval": "1h", **settings}
@@ -96,7 +96,7 @@ class DatabaseWriter:
     def scan(self) -> dict[bytes, bytes]:
         async def rows() -> dict[bytes, bytes]:
             iterator = await self.db.scan(EVERYTHING)
-            found = {}
+            found: dict[bytes, bytes] = {}
             while batch := await iterator.next_batch(1000):
                 found |= {row.key: row.value for row in batch}
             return found

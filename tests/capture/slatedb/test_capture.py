@@ -150,7 +150,7 @@ def test_destinations_equal_the_scan(
 def test_snapshots_under_load_are_exact(scene: Scene, directory: Path) -> None:
     """A snapshot is taken while the writer goes on, tables are compacted and garbage is collected."""
     writes = RandomWrites(5)
-    with DatabaseWriter(directory, **BUSY_COMPACTION) as writer:
+    with DatabaseWriter(directory, None, **BUSY_COMPACTION) as writer:
         writes.run(writer, 30)
         with CaptureThread(scene.settings, scene.store, snapshots=SlateDbBootstrap(scene.settings, scene.store)) as run:
             for _ in range(4):

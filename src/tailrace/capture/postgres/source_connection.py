@@ -12,7 +12,7 @@ from psycopg.rows import TupleRow
 
 from tailrace import postgres
 from tailrace.capture.postgres.source_error import classify, source_errors
-from tailrace.errors import SourceError
+from tailrace.errors import ConfigError, SourceError
 from tailrace.postgres.connection import SESSION, parameters
 from tailrace.settings import SourceSettings
 
@@ -21,6 +21,7 @@ __all__ = ["SESSION", "classify", "connect", "connect_replication", "run_command
 
 def connect(source: SourceSettings) -> psycopg.Connection[TupleRow]:
     """Open a session in autocommit mode. Raises Tailrace's errors."""
+    _require_postgres(source)
     with source_errors():
         return postgres.connection.connect(source)
 
@@ -30,6 +31,7 @@ def connect_replication(source: SourceSettings, application_name: str | None = N
 
     `application_name` overrides the URL's; by default it is the URL's, or `tailrace`.
     """
+    _require_postgres(source)
     given = parameters(source) | {"replication": "database"}
     if application_name is not None:
         given["application_name"] = application_name
@@ -50,6 +52,15 @@ def connect_replication(source: SourceSettings, application_name: str | None = N
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise classify(result)
     return pgconn
+
+
+def _require_postgres(source: SourceSettings) -> None:
+    if not source.url:
+        raise ConfigError(
+            "this needs a PostgreSQL database as the source",
+            "[source] names none: set its url, or use a command that works on SlateDB "
+            "(capture, snapshot, check, status, run, log)",
+        )
 
 
 def run_command(connection: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
