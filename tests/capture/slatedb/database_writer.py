@@ -121,16 +121,17 @@ class DatabaseWriter:
 class RandomWrites:
     """Puts, deletes of rows that may not exist, and batches, from a seed."""
 
-    def __init__(self, seed: int, keys: int = 60) -> None:
+    def __init__(self, seed: int, keys: int = 60, *, has_ttl: bool = True) -> None:
         self._chance = random.Random(seed)
         self._keys = keys
+        self._has_ttl = has_ttl
 
     def run(self, writer: DatabaseWriter, count: int) -> None:
         chance = self._chance
         for _ in range(count):
             match chance.randrange(8):
                 case 0 | 1 | 2 | 3:
-                    writer.put(self._key(), self._value(), 10**9 if chance.random() < 0.2 else None)
+                    writer.put(self._key(), self._value(), 10**9 if self._has_ttl and chance.random() < 0.2 else None)
                 case 4 | 5:
                     writer.delete(self._key())
                 case _:
