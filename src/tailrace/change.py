@@ -95,6 +95,9 @@ UPSERT: Final = "u"
 """The identity of relations whose source does not say whether a row existed: an UPDATE may create its row, and a DELETE
 may find none. PostgreSQL has no such relations."""
 
+OPERAND: Final = "operand"
+"""The column of an `UPSERT` relation that has the operand of a merge. The value after the merge is not known."""
+
 OWN: Final = "Tailrace:"
 """The start of the comment on each of Tailrace's own tables, such as a sink's cursor in the captured database."""
 

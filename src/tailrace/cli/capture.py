@@ -1,4 +1,4 @@
-"""`tailrace capture`: writes the replication stream to the log until it is stopped."""
+"""`tailrace capture`: writes the source's changes to the log until it is stopped."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class _LsnParameter(click.ParamType[Lsn | str]):
 @click.option(
     "--accept-gap",
     is_flag=True,
-    help="Continue although the slot has lost changes that are not in the log, and take new snapshots.",
+    help="Continue although the source has lost changes that are not in the log, and take new snapshots.",
 )
 @click.pass_obj
 def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: bool) -> None:
-    """Stream changes from the source into the log. Create the slot and the publication if they do not exist.
+    """Stream changes from the source into the log. For PostgreSQL, create the slot and the publication if they do not
+    exist. For SlateDB, follow the WAL from a checkpoint on.
 
     SIGTERM and Ctrl-C seal and acknowledge what is committed, then exit with 0. Transient failures are retried: a
     server restart, a lost network connection, a store that does not respond. A permanent failure ends the command with

@@ -67,10 +67,11 @@ class SlateDbSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the store, as in `[store.options]`."""
     merges: str = field(default="stop", metadata={"choices": ("stop", "operands")})
-    """What happens to merges without a `merge_operator`. `operands` logs the operand, in a column of that name, for
-    sinks that deliver changes. By default capture stops, because sinks that keep rows cannot use operands."""
+    """What happens to merges. `operands` logs the operand, in a column of that name, for sinks that deliver changes.
+    By default capture stops, because sinks that keep rows refuse operands."""
     merge_operator: str | None = None
-    """`module:function`, called with key, existing value (or None) and operand: returns the new value."""
+    """`module:function`, called with key, existing value (or None) and operand: returns the new value. Snapshots need
+    it if the database has merges."""
     value: ValueSettings = field(default_factory=ValueSettings)
 
 

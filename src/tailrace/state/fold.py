@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.change import Relation
-from tailrace.errors import DecodeError, PoisonError
+from tailrace.change import OPERAND, Relation
+from tailrace.errors import DecodeError, PoisonError, SinkRefused
 from tailrace.images import Images, record_batch
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, ChangePositions, Mask, TableChanges
 
@@ -96,6 +96,7 @@ def fold(changes: TableChanges) -> NetChanges:
     operation = changes.operation
     if not _is_any(operation, UPDATE, DELETE):
         return NetChanges(_none(len(changes)), np.arange(len(changes)), np.zeros(len(changes), np.bool_))
+    require_values(changes)
     before, after = keys(changes)
     rows = partial(_whole_row_codes, changes) if changes.relation.identity == "f" else None
     return fold_keys(operation, before, after, unsent_columns(changes), rows)
@@ -156,6 +157,7 @@ def fill_unsent(changes: TableChanges, *, by_key: bool) -> tuple[TableChanges, I
     A value comes from the change's own old image, or from the last earlier change of the same row that has it. A value
     that stays unsent is only in the row before all changes. Without a key, only a change's own old image is used.
     """
+    require_values(changes)
     chain, count = np.arange(len(changes)), len(changes)
     if by_key:
         before, after = keys(changes)
@@ -260,6 +262,21 @@ def require_whole(changes: TableChanges, new: Images, change: I64) -> None:
                 "a row filter admits rows on update: set REPLICA IDENTITY FULL on the table, and load it again",
                 tuple(found),
             )
+
+
+def require_values(changes: TableChanges) -> None:
+    """Raise SinkRefused if a change is a merge: only its operand is known, so nobody knows the row after it."""
+    names = [column.name for column in changes.relation.columns]
+    if not changes.relation.is_upsert or OPERAND not in names:
+        return
+    operands = changes.new.batch.column(names.index(OPERAND))
+    if operands.null_count < len(operands):
+        row = int(np.flatnonzero(operands.is_valid().to_numpy(zero_copy_only=False))[0])
+        raise SinkRefused(
+            f"{changes.relation.qualified_name}, {changes.at.position(row)}: the change is a merge, and its "
+            "operand alone is not a row",
+            "deliver this table to sinks of changes: files, messages, or a changelog",
+        )
 
 
 def copied_rows(changes: TableChanges, copies: CopyCounts, entries: I64 | Mask) -> Images:

@@ -97,6 +97,7 @@ class _IndexBuilder:
         columns = self._key_columns(run.relation)
         if columns is None:
             return False
+        fold.require_values(run)
         with_old, with_new = np.flatnonzero(run.old.present), np.flatnonzero(run.new.present)
         old = fold.key_texts([run.old.batch.column(c) for c in columns])
         new = fold.key_texts([fold.new_values(run, c) for c in columns])

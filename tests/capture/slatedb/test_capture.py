@@ -24,7 +24,7 @@ from tailrace.capture.slatedb.bootstrap import SlateDbBootstrap
 from tailrace.capture.slatedb.check import inspect_slatedb, slatedb_status
 from tailrace.capture.slatedb.session import SlateDbSession
 from tailrace.change import Lsn
-from tailrace.errors import DecodeError, GapError, SourceRefused, WrongSource
+from tailrace.errors import DecodeError, GapError, SinkRefused, SourceRefused, WrongSource
 from tailrace.finding import Severity, can_run
 from tailrace.log import planner
 from tailrace.log.reader import LogReader
@@ -377,6 +377,8 @@ def test_merges_stop_capture_unless_operands_are_wanted(scene: Scene, directory:
     changes = list(LogReader(scene.store).changes())
     assert [(c.after or {}).get("operand") for c in changes] == [None, b"+2"]
     assert changes[1].unchanged == ("value",)
+    with pytest.raises(SinkRefused, match="0/2:0: the change is a merge"):
+        scene.state()
 
 
 def test_check_reports_the_wal(scene: Scene, directory: Path) -> None:

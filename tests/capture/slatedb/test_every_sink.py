@@ -1,4 +1,4 @@
-"""Every sink that keeps rows equals the database's scan: upserts of rows that may exist, deletes of rows that may not."""
+"""Every sink that keeps rows equals the database's scan, although nobody knows which rows existed."""
 
 from __future__ import annotations
 

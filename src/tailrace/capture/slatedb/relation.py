@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace.change import UPSERT, Column, Relation, Type
+from tailrace.change import OPERAND, UPSERT, Column, Relation, Type
 from tailrace.settings.slatedb import COLUMN_TYPES, SlateDbSettings
 
 OID: Final = 1
@@ -21,13 +21,13 @@ def relation_of(settings: SlateDbSettings) -> Relation:
         *(Column(name, _type(type_)) for name, type_ in settings.value.columns.items()),
     ]
     if has_operand(settings):
-        columns.append(Column("operand", _type("bytea")))
+        columns.append(Column(OPERAND, _type("bytea")))
     return Relation(OID, SCHEMA, settings.name, UPSERT, tuple(columns), key=("key",))
 
 
 def has_operand(settings: SlateDbSettings) -> bool:
     """Whether operands of merges are logged as they are."""
-    return settings.merges == "operands" and settings.merge_operator is None
+    return settings.merges == "operands"
 
 
 def _type(name: str) -> Type:

@@ -18,7 +18,16 @@ from tailrace.images import Images
 from tailrace.log.decoding import DELETE, OPERATIONS, ChangePositions, TableChanges
 from tailrace.sinks.database.staged_rows import Positions, RowBatch, StagingField, key_fields, value_fields
 from tailrace.sinks.database.table_write import RowGroup, TableWrite
-from tailrace.state.fold import group_by_unsent, has_key, key_columns, keys, new_values, require_whole, row_codes
+from tailrace.state.fold import (
+    group_by_unsent,
+    has_key,
+    key_columns,
+    keys,
+    new_values,
+    require_values,
+    require_whole,
+    row_codes,
+)
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,6 +46,7 @@ def of_snapshot(changes: TableChanges) -> TableWrite[RowBatch]:
 
 def of_changes(changes: TableChanges) -> TableWrite[RowBatch]:
     """The versions that changes create and end."""
+    require_values(changes)
     found, left = _numbers(changes)
     made_by = pairs(found, left)
     """For each change, the one that created the version it ends; -1 if none in this run did, or if it ends none."""
