@@ -278,6 +278,11 @@ class Overview:
         return [
             *(nothing if next((count for count in tables if count is not None), None) == 0 else []),
             *(f"{table}. {table.fix}".rstrip() for table in self.uncaptured or () if not table.is_left_out),
+            *(
+                f"sink {r.sink}: {r.differences:,} rows differ from the source's"
+                for r in self.verified
+                if r.differences
+            ),
         ]
 
     @property
