@@ -225,7 +225,7 @@ def test_errors_have_the_sqlstate_of_postgresql(stack: QueryStack, query: str, s
 
 def test_cancel(stack: QueryStack) -> None:
     with stack.connect() as connection:
-        query = "SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3"
+        query = "SELECT count(*) FROM generate_series(1, 10000000000) a(x) WHERE x % 7 = 3"
         threading.Timer(0.3, connection.cancel_safe).start()
         with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
             connection.execute(query)
@@ -235,14 +235,14 @@ def test_cancel(stack: QueryStack) -> None:
 def test_statement_timeout(stack: QueryStack) -> None:
     with stack.connect(options="-c statement_timeout=200ms") as connection:
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
-            connection.execute("SELECT count(*) FROM range(10000000000) a(x) WHERE x % 7 = 3")
+            connection.execute("SELECT count(*) FROM generate_series(1, 10000000000) a(x) WHERE x % 7 = 3")
         connection.execute("SET statement_timeout = '1h'")  # capped at the server's limit
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_statement_of_a_disconnected_client_is_cancelled(stack: QueryStack) -> None:
     connection = stack.connect()
-    connection.pgconn.send_query(b"SELECT count(*) FROM range(100000000000) a(x) WHERE x % 7 = 3")
+    connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000) a(x) WHERE x % 7 = 3")
     before = len(stack.server.clients)
     assert wait_until(lambda: any(client.session.is_busy for client in stack.server.clients), 10)
     connection.close()
@@ -254,7 +254,7 @@ def test_client_that_does_not_read_uses_little_memory(stack: QueryStack) -> None
         client.start()
         before = psutil.Process().memory_info().rss
         # 16 GB if it were buffered.
-        client.send(b"Q", b"SELECT repeat('x', 1600) FROM range(10000000)\0")
+        client.send(b"Q", b"SELECT repeat('x', 1600) FROM generate_series(1, 10000000)\0")
         assert client.message()[0] == b"T"
         assert psutil.Process().memory_info().rss - before < 500 << 20
         threading.Event().wait(0.3)

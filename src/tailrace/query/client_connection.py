@@ -18,6 +18,7 @@ from tailrace.query.lexer import Token, split_statements, tokenize, without_spac
 from tailrace.query.query_error import QueryError
 from tailrace.query.result import Completion, ResultSet
 from tailrace.query.row_encoding import data_row_messages
+from tailrace.query.sql.typed import Typed
 
 # Buffered output is sent once it reaches this size; chunks of a result are larger anyway.
 _FLUSH_BYTES: Final = 64 * 1024
@@ -27,7 +28,7 @@ _WITH_ROWS: Final = (command.Select, command.Show, command.Explain, command.Fetc
 @dataclass
 class Portal:
     prepared: PreparedStatement
-    values: Sequence[str]
+    values: Sequence[Typed]
     formats: Sequence[int]
     result: ResultSet | Completion | None = None
     sent: int = 0
@@ -220,7 +221,7 @@ class ClientConnection:
         value_formats = formats * len(raw) if len(formats) == 1 else formats or [0] * len(raw)
         if len(value_formats) != len(raw):
             raise QueryError("08P01", f"bind message has {len(formats)} parameter formats but {len(raw)} parameters")
-        values = [parameter.as_sql(v, t, bool(f)) for v, t, f in zip(raw, types, value_formats, strict=False)]
+        values = [parameter.value(v, t, bool(f)) for v, t, f in zip(raw, types, value_formats, strict=False)]
         if (old := self._portals.pop(name, None)) is not None:
             old.close()
         self._portals[name] = Portal(prepared, values, results)
@@ -241,12 +242,11 @@ class ClientConnection:
         if kind == b"S":
             prepared = self._prepared_statement(name)
             types: Sequence[int] = prepared.types
-            if any(t.text.startswith("$") for t in prepared.statement):
-                columns = self._session.columns(prepared.statement)
-                types = parameter.infer_types(prepared.statement, prepared.types, columns)
+            fields = None
+            if prepared.statement:
+                types, fields = self._session.describe(prepared.statement, prepared.types)
                 self._prepared_statements[name] = PreparedStatement(prepared.statement, tuple(types))
             self._send(protocol.parameter_description([t or 25 for t in types]))
-            fields = self._session.describe(prepared.statement, types) if prepared.statement else None
             self._send(protocol.NO_DATA if fields is None else protocol.row_description(fields))
             return
         if name not in self._portals and name in self._session.cursors:  # a declared cursor is a portal, too
@@ -308,7 +308,7 @@ class ClientConnection:
         self._portals.clear()
 
 
-def _parameter_value(portal: Portal, number: int) -> str:
+def _parameter_value(portal: Portal, number: int) -> Typed:
     if not 1 <= number <= len(portal.values):
         raise QueryError("08P01", f"there is no parameter ${number}")
     return portal.values[number - 1]

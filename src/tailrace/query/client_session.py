@@ -15,30 +15,28 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailrace.change import Lsn
+from tailrace.change import Lsn, Type
 from tailrace.postgres import protocol
 from tailrace.postgres.protocol import ResultField
-from tailrace.query import command, result_column, system_catalog, wire_type
+from tailrace.query import command, wire_type
 from tailrace.query.as_of import AsOf
-from tailrace.query.dialect import TranslationContext, translate
 from tailrace.query.duckdb_engine import CatalogLease, DuckDBEngine
 from tailrace.query.lake_view import LakeVersion, LakeView
-from tailrace.query.lexer import Token, tokenize, without_space
-from tailrace.query.name_resolution import resolve_tables, source_types
+from tailrace.query.lexer import Token, join_tokens
 from tailrace.query.query_error import CANCELED, QueryError
 from tailrace.query.reference import find_references
 from tailrace.query.result import BATCH_ROWS, Completion, ResultSet, prefetch
+from tailrace.query.session_catalog import SessionCatalog
 from tailrace.query.session_settings import REPORTED, VERSION, SessionSettings
+from tailrace.query.sql import pg_type
+from tailrace.query.sql.translation import Translation, translate
+from tailrace.query.sql.typed import Typed, null_of
 from tailrace.query.system_catalog import lookup_macro
 from tailrace.query.table_view import sql_literal
 from tailrace.query.wire_type import WireType
 
-Parameter = Callable[[int], str]
+Parameter = Callable[[int], Typed]
 
-_CATALOG_WORDS: Final = frozenset(
-    {*system_catalog.names(), *lookup_macro.NAMES, "information_schema", "to_regclass", "to_regtype", "regclass",
-     "regtype", "regnamespace", "regrole", "regproc", "regprocedure"}
-)  # fmt: skip
 _METADATA_LIFETIME_S: Final = 10.0
 """A metadata file is retained for the next hundred batches: at least twenty seconds at the highest batch rate."""
 _VERSION_TEXT: Final = f"PostgreSQL {VERSION} (Tailrace, DuckDB)"
@@ -114,83 +112,63 @@ class ClientSession:
 
     def select(self, statement: Sequence[Token], parameter: Parameter | None = None, binary: bool = False) -> ResultSet:
         with ExitStack() as stack:
-            lease, sql, path, with_system_catalog, columns = self._plan(statement, parameter, stack)
-            cursor = lease.cursor(path, with_system_catalog)
+            plan = self._plan(statement, parameter or _no_parameter, stack, binary)
+            cursor = plan.lease.cursor(self.settings.search_path, plan.is_system)
             stack.callback(self._release, cursor)
             with self._lock:
                 self._running.add(cursor)
             self.check_canceled()
-            found = self._execute(cursor, sql)
-            types = [wire_type.from_duckdb(str(column[1])) for column in found.description]
-            if not all(type_.is_native for type_ in types):
-                found = self._execute(cursor, _as_text(sql, types))
-            reader = found.fetch_record_batch(BATCH_ROWS)
-            names = result_column.column_names(statement, [column[0] for column in found.description])
-            types = source_types(statement, [column[0] for column in found.description], types, columns, binary)
-            fields = [ResultField(name, t.oid, t.size, t.modifier) for name, t in zip(names, types, strict=True)]
+            reader = self._execute(cursor, plan.translation.sql).fetch_record_batch(BATCH_ROWS)
             batches = self._check_batches(prefetch(reader))
             # Callbacks run in reverse: a running fetch is interrupted, then awaited, then its connection is closed.
             stack.callback(batches.close)
             stack.callback(cursor.interrupt)
-            return ResultSet(fields, types, batches, stack.pop_all().close)
+            return ResultSet(_fields(plan.translation), plan.translation.types, batches, stack.pop_all().close)
 
-    def describe(self, statement: Sequence[Token], parameter_types: Sequence[int]) -> list[ResultField] | None:
-        """The result columns of a statement whose parameters have no values yet; None if it returns no rows."""
+    def describe(
+        self, statement: Sequence[Token], parameter_types: Sequence[int]
+    ) -> tuple[list[int], list[ResultField] | None]:
+        """The types of a statement's parameters, which have no values yet, and its result columns.
+
+        The columns are None if it returns no rows."""
+        types = list(parameter_types)
         found = command.parse(statement)
         if isinstance(found, command.Show):
-            return self._show(found).fields  # type: ignore[return-value]
+            return types, self._show(found).fields  # type: ignore[return-value]
         if isinstance(found, command.Explain):
-            return [ResultField("QUERY PLAN", wire_type.TEXT)]
+            return types, [ResultField("QUERY PLAN", wire_type.TEXT)]
         if not isinstance(found, command.Select):
-            return None
+            return types, None
 
-        def unknown(number: int) -> str:
-            type_ = wire_type.PARAMETERS.get(parameter_types[number - 1] if number <= len(parameter_types) else 0)
-            return "NULL" if type_ is None else f"CAST(NULL AS {type_})"
+        def unknown(number: int) -> Typed:
+            types.extend([0] * (number - len(types)))
+            known = pg_type.by_oid(types[number - 1])
+            if known is not None and known != pg_type.UNKNOWN:
+                return Typed(null_of(known), known)
+
+            def infer(type_: Type) -> None:
+                types[number - 1] = types[number - 1] or type_.oid
+
+            return Typed("NULL", pg_type.UNKNOWN, parameter=number, infer=infer)
 
         with ExitStack() as stack:
-            lease, sql, path, with_system_catalog, columns = self._plan(statement, unknown, stack)
-            cursor = lease.cursor(path, with_system_catalog)
-            try:
-                rows = self._execute(cursor, f"DESCRIBE {sql}").fetchall()
-            finally:
-                cursor.close()
-        names = result_column.column_names(statement, [row[0] for row in rows])
-        types = [wire_type.from_duckdb(row[1]) for row in rows]
-        types = source_types(statement, [row[0] for row in rows], types, columns, binary=True)
-        return [ResultField(name, t.oid, t.size, t.modifier) for name, t in zip(names, types, strict=True)]
+            translation = self._plan(statement, unknown, stack, binary=True).translation
+        return types, _fields(translation)
 
-    def columns(self, statement: Sequence[Token]) -> dict[str, int]:
-        """Column → type OID for the tables that a statement names, to infer the types of its parameters."""
-        if not isinstance(command.parse(statement), command.Select):
-            return {}
-        with ExitStack() as stack:
-            columns = self._plan(statement, lambda _: "NULL", stack)[-1]
-        return {name: types[0][0] for name, types in columns.items() if len(types) == 1}
-
-    def _plan(
-        self, statement: Sequence[Token], parameter: Parameter | None, stack: ExitStack
-    ) -> tuple[CatalogLease, str, list[str], bool, dict[str, list[tuple[int, int]]]]:
+    def _plan(self, statement: Sequence[Token], parameter: Parameter, stack: ExitStack, binary: bool) -> _Plan:
         """Translate a statement for DuckDB and create the views it needs, which last as long as the stack."""
         version = self.version()
         lease = stack.enter_context(self._engine.lease(version))
-        with_system_catalog = any((token.name or "") in _CATALOG_WORDS for token in statement)
-        sql = translate(statement, self._context(lease, parameter))
-        path = self.settings.search_path
-        references = find_references(self._bare, sql)
-        known = lease.system_catalog().name if with_system_catalog else None
-        tables = resolve_tables(references, path, lease.version, known)
-        columns: dict[str, list[tuple[int, int]]] = {}
-        for name in tables:
-            table = lease.version.tables.get(name)
-            for column in self._lake.relation(table.relation).columns if table is not None else ():
-                types = columns.setdefault(column.name, [])
-                if (column.type.oid, column.modifier) not in types:
-                    types.append((column.type.oid, column.modifier))
-        if tables and references.unprunable:
+        catalog = SessionCatalog(
+            lease, self._lake, self.settings, self._database, self._constants(lease), self._set_config, parameter
+        )
+        translation = translate(join_tokens(statement), catalog, binary)
+        references = find_references(self._bare, translation.sql)
+        is_system = catalog.is_system or any(f"{name}(" in translation.sql for name in lookup_macro.NAMES)
+        if catalog.tables and references.unprunable:
             lease = stack.enter_context(self._engine.lease(version, references.unprunable))
-        lease.prepare(tables)
-        return lease, sql, path, with_system_catalog, columns
+        lease.prepare(catalog.tables)
+        return _Plan(lease, translation, is_system)
 
     def _execute(self, cursor: Any, sql: str) -> Any:
         try:
@@ -214,49 +192,25 @@ class ClientSession:
             self._running.discard(cursor)
         cursor.close()
 
-    def _context(self, lease: CatalogLease, parameter: Parameter | None) -> TranslationContext:
+    def _constants(self, lease: CatalogLease) -> dict[str, str]:
+        """The functions and keywords whose value the session knows, as SQL."""
         database, user = sql_literal(self._database), sql_literal(self._user)
-        path = [
-            s for s in self.settings.search_path if s in {schema for schema, _ in lease.version.tables} | {"public"}
-        ]
-        schema = sql_literal(path[0]) if path else "NULL"
-        schemas = f"[{', '.join(map(sql_literal, ['pg_catalog', *path]))}]"
-        constants = {
+        schemas = {schema for schema, _ in lease.version.tables} | {"public"}
+        path = [s for s in self.settings.search_path if s in schemas]
+        return {
             "current_database": database,
             "current_catalog": database,
             "current_user": user,
             "session_user": user,
             "current_role": user,
             "user": user,
-            "current_schema": schema,
+            "current_schema": sql_literal(path[0]) if path else "CAST(NULL AS VARCHAR)",
             "version": sql_literal(_VERSION_TEXT),
             "pg_backend_pid": str(self._process),
         }
-        return TranslationContext(
-            {name: (lambda v=value: v) for name, value in constants.items()},  # type: ignore[misc]
-            self.settings.get,
-            lambda kind, name: self._oid(lease, kind, name),
-            lambda: f"{lease.system_catalog().name}.info",
-            self._database,
-            schemas,
-            self._set_config,
-            parameter,
-        )
 
     def _set_config(self, name: str, value: str, is_local: bool) -> None:
         self.settings.change(name, value, is_local and self.status == b"T")
-
-    def _oid(self, lease: CatalogLease, kind: str, name: str) -> int | None:
-        parts = [token.name for token in without_space(tokenize(name)) if token.name is not None]
-        known = lease.system_catalog()
-        if kind == "regtype":
-            return known.types.get(parts[-1] if parts else "")
-        if kind != "regclass":
-            return None
-        if len(parts) == 2:
-            return known.tables.get((parts[0], parts[1]))
-        path = [*self.settings.search_path, "pg_catalog"]
-        return next((known.tables[s, parts[0]] for s in path if (s, parts[0]) in known.tables), None)
 
     # Versions and transactions
 
@@ -334,11 +288,11 @@ class ClientSession:
 
     def _explain(self, found: command.Explain, parameter: Parameter | None) -> ResultSet:
         with ExitStack() as stack:
-            lease, sql, path, with_system_catalog, _ = self._plan(found.query, parameter, stack)
-            cursor = lease.cursor(path, with_system_catalog)
+            plan = self._plan(found.query, parameter or _no_parameter, stack, binary=False)
+            cursor = plan.lease.cursor(self.settings.search_path, plan.is_system)
             try:
                 analyze = "ANALYZE " if found.is_analyze else ""
-                rows = self._execute(cursor, f"EXPLAIN {analyze}{sql}").fetchall()
+                rows = self._execute(cursor, f"EXPLAIN {analyze}{plan.translation.sql}").fetchall()
             finally:
                 cursor.close()
         return _text_result(["QUERY PLAN"], [[line] for row in rows for line in str(row[1]).splitlines()], "EXPLAIN")
@@ -421,14 +375,25 @@ class ClientSession:
             raise QueryError(CANCELED, reason)
 
 
-def _as_text(sql: str, types: Sequence[WireType]) -> str:
-    """The same query, with values that Arrow cannot represent cast to text by DuckDB."""
-    columns = [f"c{n}" if t.is_native else f"CAST(c{n} AS VARCHAR) AS c{n}" for n, t in enumerate(types)]
-    return f"SELECT {', '.join(columns)} FROM ({sql}) t({', '.join(f'c{n}' for n in range(len(types)))})"  # noqa: S608
+@dataclass(frozen=True)
+class _Plan:
+    lease: CatalogLease
+    translation: Translation
+    is_system: bool
+    """Whether the statement needs the system catalogs."""
+
+
+def _no_parameter(number: int) -> Typed:
+    raise QueryError("42P02", f"there is no parameter ${number}")
+
+
+def _fields(translation: Translation) -> list[ResultField]:
+    pairs = zip(translation.names, translation.types, strict=True)
+    return [ResultField(name, t.oid, t.size, t.modifier) for name, t in pairs]
 
 
 def _text_result(names: Sequence[str], rows: Sequence[Sequence[str]], tag: str) -> ResultSet:
     arrays = [pa.array([row[n] for row in rows], pa.string()) for n in range(len(names))]
     batch = pa.record_batch(arrays, list(names))
-    types = [wire_type.from_duckdb("VARCHAR")] * len(names)
+    types = [WireType(wire_type.TEXT)] * len(names)
     return ResultSet([ResultField(name, wire_type.TEXT) for name in names], types, iter([batch]), tag=tag)

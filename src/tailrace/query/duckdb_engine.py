@@ -26,6 +26,7 @@ from tailrace.lake.options import IcebergOptions
 from tailrace.query import macro
 from tailrace.query.lake_view import LakeVersion, LakeView
 from tailrace.query.query_error import QueryError
+from tailrace.query.scalar import registry
 from tailrace.query.system_catalog import SystemCatalog
 from tailrace.query.system_catalog.system_row import CatalogTable
 from tailrace.query.table_view import STORED, sql_literal, sql_name, stored_view_query, view_query
@@ -122,6 +123,7 @@ class DuckDBEngine:
         if options.root.startswith("s3://"):
             run(_secret(options))
         run("ATTACH ':memory:' AS pg")
+        registry.register(self._instance)
         for statement in macro.STATEMENTS:
             run(f"USE pg; {statement}")
         run("USE memory")

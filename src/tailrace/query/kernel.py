@@ -70,8 +70,8 @@ def integers(values: Longs, valid: Bytes, out: Bytes, start: Longs, length: Long
         start[row], length[row] = begin, end - begin
 
 
-@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, FLAG, OUT, LONGS, LONGS))
-def decimals(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, start: Longs, length: Longs) -> None:
+@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, OUT, LONGS, LONGS))
+def decimals(words: Longs, valid: Bytes, scale: int, out: Bytes, start: Longs, length: Longs) -> None:
     """Write decimals of up to 64 bits. `words` are pairs of low and high words."""
     for row in range(len(valid)):
         if valid[row] == 0:
@@ -83,14 +83,9 @@ def decimals(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, sta
             continue
         end = (row + 1) * SLOT
         rest = abs(value)
-        left = scale
-        if trim:
-            while left > 0 and rest % 10 == 0:
-                rest //= 10
-                left -= 1
         begin = end
-        if left > 0:
-            for _ in range(left):
+        if scale > 0:
+            for _ in range(scale):
                 begin -= 1
                 out[begin] = 48 + rest % 10
                 rest //= 10
@@ -253,8 +248,8 @@ def floats(values: Doubles, valid: Bytes, out: Bytes, start: Longs, length: Long
                 break
 
 
-@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, FLAG, OUT, LONGS, LONGS))
-def numerics(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, start: Longs, length: Longs) -> None:
+@compiled(_NOTHING(_READ_LONGS, BYTES, LONG, OUT, LONGS, LONGS))
+def numerics(words: Longs, valid: Bytes, scale: int, out: Bytes, start: Longs, length: Longs) -> None:
     """Write binary numerics: base-10,000 digits aligned at the decimal point. Up to 16 decimals and 64 bits."""
     groups = (scale + 3) // 4
     for row in range(len(valid)):
@@ -281,19 +276,13 @@ def numerics(words: Longs, valid: Bytes, scale: int, trim: bool, out: Bytes, sta
             out[at], out[at + 1] = digit >> 8, digit & 255
             whole //= 10000
             weight += 1
-        shown = scale
-        if trim:
-            rest = abs(value)
-            while shown > 0 and rest % 10 == 0:
-                rest //= 10
-                shown -= 1
         count = (end - at) // 2
         sign = 64 if value < 0 else 0
         at -= 8
         out[at], out[at + 1] = count >> 8, count & 255
         out[at + 2], out[at + 3] = (weight >> 8) & 255, weight & 255
         out[at + 4], out[at + 5] = sign, 0
-        out[at + 6], out[at + 7] = shown >> 8, shown & 255
+        out[at + 6], out[at + 7] = scale >> 8, scale & 255
         start[row], length[row] = at, end - at
 
 

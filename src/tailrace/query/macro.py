@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.query.table_view import NUMERIC
-
 if TYPE_CHECKING:
     from tailrace.query.lake_view import LakeVersion
 
@@ -34,18 +32,12 @@ _TRUE_FOR_ALL: Final = (
     "has_server_privilege", "has_tablespace_privilege", "pg_has_role",
 )  # fmt: skip
 
-_TEXT: Final = "CAST(a AS VARCHAR)"
-_FLOAT: Final = (
-    f"CASE {_TEXT} WHEN 'nan' THEN 'NaN' WHEN 'inf' THEN 'Infinity' WHEN '-inf' THEN '-Infinity'"
-    f" ELSE regexp_replace({_TEXT}, '\\.0$', '') END"
-)
-# PostgreSQL writes `mons` for months, `-1 days`, and a plus sign after a negative part.
-_INTERVAL: Final = (
-    f"regexp_replace(regexp_replace(regexp_replace({_TEXT}, 'month', 'mon'), '(-1 (?:year|mon|day))\\b', '\\1s'),"
-    " '(-[0-9]+ (?:days|mons|years)) ([0-9])', '\\1 +\\2')"
-)
 _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
-_TOO_LONG: Final = "error('requested length too large')"
+_TOO_LONG: Final = "error('[54000] requested length too large')"
+_OVERFLOW: Final = "error('[22003] value out of range: overflow')"
+_UNDERFLOW: Final = "error('[22003] value out of range: underflow')"
+_DAY: Final = r"\d{4}-\d{2}-\d{2}"
+_CLOCK: Final = r"\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
 _BACKSLASH: Final = "chr(92)"
 
 
@@ -61,20 +53,82 @@ def _like_macro(operator: str, function: str) -> str:
 
 def _division_macro(name: str) -> str:
     """A macro that reports division by zero, for which DuckDB returns NULL."""
-    failed = "error('division by zero')"
+    failed = "error('[22012] division by zero')"
     return f'"{name}"(a, b) AS CASE WHEN b = 0 AND a IS NOT NULL THEN {failed} ELSE system.main."{name}"(a, b) END'
 
-
-# The number of groups in a regular expression: opening brackets not escaped and not followed by a question mark.
-_GROUPS: Final = "len(regexp_extract_all(regexp_replace(b, '\\\\.', '', 'g'), '\\((?:[^?]|$)'))"
-_GROUP: Final = ", ".join(f"regexp_extract(a, b, {number}, 's')" for number in range(1, 10))
 
 _MACROS: Final = (
     # With integer_division, DuckDB calls `/` `//`.
     *map(_division_macro, ("//", "%", "mod")),
-    # The sum of integers is a bigint, that of bigints a numeric: a later division depends on the type.
-    "sum(a INTEGER) AS system.main.sum(a)::BIGINT, (a BIGINT) AS system.main.sum(a)::DECIMAL(38, 0),"
-    " (a HUGEINT) AS system.main.sum(a)::DECIMAL(38, 0), (a) AS system.main.sum(a)",
+    # Floats: PostgreSQL reports an overflow, for which DuckDB returns infinity.
+    f"pg_checked(r, a, b) AS CASE WHEN isinf(r) AND NOT isinf(a) AND NOT isinf(b) THEN {_OVERFLOW} ELSE r END",
+    "pg_float_add(a, b) AS pg_checked(a + b, a, b)",
+    "pg_float_subtract(a, b) AS pg_checked(a - b, a, b)",
+    f"pg_float_multiply(a, b) AS CASE WHEN a * b = 0 AND a <> 0 AND b <> 0 THEN {_UNDERFLOW}"
+    " ELSE pg_checked(a * b, a, b) END",
+    "pg_float_divide(a, b) AS CASE WHEN b = 0 AND NOT isnan(a) THEN error('[22012] division by zero')"
+    f' WHEN system.main."/"(a, b) = 0 AND a <> 0 AND NOT isinf(b) THEN {_UNDERFLOW}'
+    ' ELSE pg_checked(system.main."/"(a, b), a, b) END',
+    "pg_power(a, b) AS CASE WHEN a = 0 AND b < 0 THEN"
+    " error('[2201F] zero raised to a negative power is undefined')"
+    " WHEN a < 0 AND b <> system.main.trunc(b) AND NOT isinf(a) THEN"
+    " error('[2201F] a negative number raised to a non-integer power yields a complex result')"
+    " ELSE pg_checked(system.main.power(a, b), a, b) END",
+    # Text of dates: PostgreSQL writes BC at the end.
+    "pg_date_text(a) AS CASE WHEN contains(a, '(BC)') THEN replace(a, ' (BC)', '') || ' BC' ELSE a END",
+    "pg_interval_months(a) AS system.main.date_part('year', a) * 12 + system.main.date_part('month', a)",
+    "pg_interval_days(a) AS system.main.date_part('day', a)",
+    "pg_interval_us(a) AS system.main.date_part('hour', a) * 3600000000"
+    " + system.main.date_part('minute', a) * 60000000 + system.main.date_part('microseconds', a)",
+    "pg_interval_text(a) AS pg_interval_parts_text(pg_interval_months(a)::INTEGER, pg_interval_days(a)::INTEGER,"
+    " pg_interval_us(a))",
+    "pg_interval_of(p) AS to_months(p.months) + to_days(p.days) + to_microseconds(p.microseconds)",
+    "pg_text_to_interval(a) AS pg_interval_of(pg_parse_interval_parts(a))",
+    "pg_interval_multiply(a, n) AS CASE WHEN n = system.main.trunc(n) THEN"
+    " to_months((pg_interval_months(a) * n)::INTEGER) + to_days((pg_interval_days(a) * n)::INTEGER)"
+    " + to_microseconds((pg_interval_us(a) * n::BIGINT)::BIGINT)"
+    " WHEN n IS NOT NULL AND a IS NOT NULL THEN"
+    " error('[0A000] an interval multiplied by a fraction is not supported') END",
+    "pg_time_interval(a) AS to_microseconds(epoch_us(a))",
+    "pg_date_minus(a, b) AS CASE WHEN isfinite(a) AND isfinite(b) THEN a - b"
+    " WHEN a IS NOT NULL AND b IS NOT NULL THEN error('[22008] cannot subtract infinite dates') END",
+    "pg_date_bin(w, a, o) AS CASE WHEN pg_interval_months(w) <> 0 THEN"
+    " error('[0A000] timestamps cannot be binned into intervals containing months or years')"
+    " ELSE time_bucket(w, a, o) END",
+    *(
+        f"pg_text_to_{name}(a) AS CASE WHEN a IS NULL OR system.main.regexp_full_match(trim(a), '{pattern}')"
+        f" THEN CAST(replace(trim(a), 'T', ' ') AS {type_}) ELSE"
+        f" error('[22007] invalid input syntax for type {name}, or a format that the query server does not read') END"
+        for name, pattern, type_ in (
+            ("date", f"{_DAY}|-?infinity", "DATE"),
+            ("timestamp", f"{_DAY}([ T]{_CLOCK})?|-?infinity", "TIMESTAMP"),
+            ("timestamptz", rf"{_DAY}([ T]{_CLOCK}([+-]\d{{2}}(:?\d{{2}})?)?)?|-?infinity", "TIMESTAMPTZ"),
+            ("time", _CLOCK, "TIME"),
+        )
+    ),
+    "pg_text_to_double(a) AS CASE WHEN a IS NULL OR system.main.regexp_full_match(trim(a),"
+    r" '[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan', 'i') THEN"
+    " pg_checked(CAST(trim(a) AS DOUBLE), CASE WHEN contains(lower(a), 'n') THEN CAST('inf' AS DOUBLE) ELSE 0 END, 0)"
+    """ ELSE error('[22P02] invalid input syntax for type double precision: "' || a || '"') END""",
+    "pg_exact_text(a) AS CASE WHEN isfinite(a) THEN printf('%.40f', a) ELSE CAST(a AS VARCHAR) END",
+    "pg_label_position(labels, a) AS CASE WHEN a IS NULL THEN NULL ELSE coalesce(list_position(labels, a),"
+    " error('[0A000] the order of a label that was added to the enum later is not known')) END",
+    "pg_substring(a, s, n) AS CASE WHEN n < 0 THEN error('[22011] negative substring length not allowed')"
+    " ELSE substring(a, s, n) END",
+    "pg_split_part(a, d, n) AS CASE WHEN n = 0 THEN error('[22023] field position must not be zero')"
+    " WHEN d = '' THEN CASE WHEN n IN (1, -1) THEN a ELSE '' END ELSE split_part(a, d, n) END",
+    "pg_string_to_array(a, d) AS CASE WHEN a IS NULL THEN NULL WHEN a = '' THEN [] WHEN d IS NULL THEN"
+    " regexp_extract_all(a, '(?s:.)') WHEN d = '' THEN [a] ELSE string_split(a, d) END",
+    "pg_quote_literal(a) AS CASE WHEN contains(a, chr(92)) THEN"
+    " 'E''' || replace(replace(a, chr(92), chr(92) || chr(92)), '''', '''''') || ''''"
+    " ELSE '''' || replace(a, '''', '''''') || '''' END",
+    *(
+        f"pg_bit_{name}(a, b) AS CASE WHEN length(a) <> length(b) THEN"
+        f" error('[22026] cannot {name.upper()} bit strings of different sizes')"
+        f" ELSE array_to_string(list_transform(string_split(a, ''),"
+        f" lambda x, i: CASE WHEN {test} THEN '1' ELSE '0' END), '') END"
+        for name, test in (("and", "x = '1' AND b[i] = '1'"), ("or", "x = '1' OR b[i] = '1'"), ("xor", "x <> b[i]"))
+    ),
     *(
         _like_macro(*pair)
         for pair in (
@@ -84,20 +138,6 @@ _MACROS: Final = (
             ("!~~*", "not_ilike_escape"),
         )
     ),
-    # PostgreSQL's ~ finds a match anywhere. DuckDB's matches the whole text and also implements SIMILAR TO, so the
-    # translation renames ~. With 's', a dot also matches the end of a line.
-    "regexp_full_match(a, b) AS system.main.regexp_full_match(a,"
-    " replace(replace(replace(b, '.', '\\.'), '%', '.*'), '_', '.'), 's')",
-    """"@~"(a, b) AS system.main.regexp_matches(a, b, 's')""",
-    """"~*"(a, b) AS system.main.regexp_matches(a, b, 'is')""",
-    """"!@~"(a, b) AS NOT system.main.regexp_matches(a, b, 's')""",
-    """"!~*"(a, b) AS NOT system.main.regexp_matches(a, b, 'is')""",
-    "regexp_replace(a, b, c) AS system.main.regexp_replace(a, b, c, 's'),"
-    " (a, b, c, o) AS system.main.regexp_replace(a, b, c, 's' || o)",
-    f"regexp_match(a, b) AS CASE WHEN NOT system.main.regexp_matches(a, b, 's') THEN NULL"
-    f" WHEN {_GROUPS} = 0 THEN [regexp_extract(a, b, 0, 's')] ELSE [{_GROUP}][1:{_GROUPS}] END",
-    "regexp_matches(a, b) AS unnest(list_filter([regexp_match(a, b)], lambda found: found IS NOT NULL)),"
-    " (a, b, o) AS error('regexp_matches with flags is not supported')",
     # DuckDB cannot be interrupted while it builds a single text.
     f"repeat(a, n) AS CASE WHEN strlen(a) * n::HUGEINT > {_MAX_TEXT_BYTES} THEN {_TOO_LONG}"
     " ELSE system.main.repeat(a, n) END",
@@ -110,58 +150,17 @@ _MACROS: Final = (
     "substring(a, s) AS system.main.substring(a, greatest(s, 1)),"
     " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n + least(s, 1) - 1, 0))",
     "substr(a, s) AS substring(a, s), (a, s, n) AS substring(a, s, n)",
-    # DuckDB truncates a timestamp to a DATE. In PostgreSQL it stays a timestamp, and a date becomes a timestamptz.
-    "date_trunc(a, b DATE) AS (system.main.date_trunc(a, b) + INTERVAL 0 SECOND)::TIMESTAMPTZ,"
-    " (a, b) AS system.main.date_trunc(a, b) + INTERVAL 0 SECOND",
-    # DuckDB's seconds are integers.
-    "date_part(a, b) AS CASE lower(a) WHEN 'second' THEN system.main.date_part('microseconds', b) / 1000000::DOUBLE"
-    " WHEN 'seconds' THEN system.main.date_part('microseconds', b) / 1000000::DOUBLE"
-    " WHEN 'milliseconds' THEN system.main.date_part('microseconds', b) / 1000::DOUBLE"
-    " ELSE system.main.date_part(a, b)::DOUBLE END",
-    "clock_timestamp() AS now()",
-    "statement_timestamp() AS now()",
-    "transaction_timestamp() AS now()",
-    # A double rounds half to even, a numeric half away from zero.
-    "round(a DOUBLE) AS round_even(a, 0), (a FLOAT) AS round_even(a, 0), (a DECIMAL(38, 10)) AS system.main.round(a),"
-    " (a, n) AS system.main.round(a, n)",
-    "trunc(a) AS system.main.trunc(a), (a, n) AS a::DECIMAL(38, 10) - a::DECIMAL(38, 10) % (10 ** -n)::DECIMAL(38, 10)",
-    "div(a, b) AS system.main.trunc(a / b)",
-    # An explicit cast to PostgreSQL's text.
-    f"as_text(a) AS CASE typeof(a) WHEN 'DECIMAL({NUMERIC[0]},{NUMERIC[1]})' THEN rtrim(rtrim({_TEXT}, '0'), '.')"
-    f" WHEN 'DOUBLE' THEN {_FLOAT} WHEN 'FLOAT' THEN {_FLOAT}"
-    f" WHEN 'BLOB' THEN '\\x' || lower(hex(CAST({_TEXT} AS BLOB)))"
-    f" WHEN 'INTERVAL' THEN {_INTERVAL} ELSE {_TEXT} END",
-    "as_time(a TIMESTAMPTZ) AS a::TIMESTAMP::TIME, (a VARCHAR) AS a::TIME, (a) AS a::TIME",
     "rounded(a TIMESTAMP, n) AS make_timestamp(round(epoch_us(a), n - 6)::BIGINT),"
     " (a TIMESTAMPTZ, n) AS make_timestamptz(round(epoch_us(a), n - 6)::BIGINT),"
     " (a TIME, n) AS (make_timestamp(round(epoch_us(DATE '1970-01-01' + a), n - 6)::BIGINT))::TIME",
     "initcap(a) AS array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
     " lambda w: upper(w[1]) || w[2:]), '')",
-    "overlay(a, b, s) AS a[:s - 1] || b || a[s + length(b):], (a, b, s, n) AS a[:s - 1] || b || a[s + n:]",
-    "btrim(a) AS trim(a), (a, b) AS trim(a, b)",
-    "to_hex(a) AS lower(system.main.to_hex(a))",
-    "cardinality(a) AS len(a)",
-    "array_length(a, n) AS nullif(system.main.array_length(a, n), 0)",
-    "array_upper(a, n) AS nullif(len(a), 0)",
-    "array_lower(a, n) AS CASE WHEN len(a) > 0 THEN 1 END",
+    "pg_overlay(a, b, s) AS a[:s - 1] || b || a[s + length(b):], (a, b, s, n) AS a[:s - 1] || b || a[s + n:]",
     "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
     "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",
     "sha256(a) AS unhex(system.main.sha256(a))",
-    "json_agg(a) AS to_json(list(a))",
-    "jsonb_agg(a) AS to_json(list(a))",
-    "to_jsonb(a) AS to_json(a)",
-    "json_array_length(a) AS system.main.json_array_length(a)::INTEGER",
-    "jsonb_array_length(a) AS json_array_length(a)",
-    *(
-        f"{name}(a) AS CASE json_type(a) WHEN 'VARCHAR' THEN 'string' WHEN 'OBJECT' THEN 'object'"
-        " WHEN 'ARRAY' THEN 'array' WHEN 'BOOLEAN' THEN 'boolean' WHEN 'NULL' THEN 'null'"
-        " ELSE CASE WHEN json_type(a) IS NOT NULL THEN 'number' END END"
-        for name in ("json_typeof", "jsonb_typeof")
-    ),
-    "jsonb_extract_path_text(a, b) AS json_extract_string(a, b)",
     # Functions that clients call to inspect the server.
-    "_pg_expandarray(a) AS unnest(list_transform(a, lambda v, i: {'x': v, 'n': i}))",
     "pg_is_in_recovery() AS true",
     "pg_is_wal_replay_paused() AS false",
     "pg_stat_get_numscans(a) AS NULL::BIGINT",

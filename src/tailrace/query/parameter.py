@@ -1,61 +1,36 @@
-"""Statement parameters as SQL literals, so that DuckDB plans with their values and can skip files."""
+"""Statement parameters as constants, so that DuckDB plans with their values and can skip files."""
 
 from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
 from tailrace.query import wire_type
-from tailrace.query.lexer import Token, TokenKind, without_space
 from tailrace.query.query_error import QueryError
-from tailrace.query.sql_cast import array_literal
-from tailrace.query.table_view import NUMERIC, sql_literal
+from tailrace.query.sql import pg_type
+from tailrace.query.sql.cast import convert
+from tailrace.query.sql.typed import Typed, null_of
+from tailrace.query.table_view import sql_literal
 
 _NUMBERS: Final = {20: "!q", 21: "!h", 23: "!i", 26: "!I", 700: "!f", 701: "!d"}
-_PLAIN_NUMBERS: Final = frozenset((20, 21, 23, 26))
 
 
-def as_sql(value: bytes | None, type_: int, is_binary: bool) -> str:
-    if value is None:
-        return f"CAST(NULL AS {wire_type.PARAMETERS[type_]})" if type_ in wire_type.PARAMETERS else "NULL"
+def value(raw: bytes | None, type_: int, is_binary: bool) -> Typed:
+    """A parameter's value as a constant. Without a known type it is a literal, typed by its context."""
+    known = pg_type.by_oid(type_)
+    is_typed = known is not None and known != pg_type.UNKNOWN and known.kind == "b"
+    if raw is None:
+        return Typed(null_of(known), known, is_constant=True) if is_typed and known else Typed("NULL", pg_type.UNKNOWN)
     try:
-        text = _text_of_binary(value, type_) if is_binary else value.decode()
+        text = _text_of_binary(raw, type_) if is_binary else raw.decode()
     except (struct.error, ValueError):
         raise QueryError("22P03", f"incorrect binary data format for a parameter of type {type_}") from None
     if "\0" in text:
         raise QueryError("22021", "a text parameter cannot contain a null byte")
-    if type_ in _PLAIN_NUMBERS and text.lstrip("-").isdecimal():
-        return text if not text.startswith("-") else f"({text})"
-    if type_ == 17:
-        return (
-            f"unhex({sql_literal(text.removeprefix(chr(92) + 'x'))})"
-            if text.startswith("\\x")
-            else f"{sql_literal(text)}::BLOB"
-        )
-    if type_ in wire_type.ELEMENTS:
-        number = f"DECIMAL({NUMERIC[0]}, {NUMERIC[1]})"
-        element = (
-            number
-            if wire_type.ELEMENTS[type_] == wire_type.NUMERIC
-            else wire_type.PARAMETERS.get(wire_type.ELEMENTS[type_], "VARCHAR")
-        )
-        return f"CAST({array_literal(text)} AS {element}[])"
-    if type_ == wire_type.NUMERIC and _is_number(text):
-        return text if not text.startswith("-") else f"({text})"
-    if type_ in wire_type.PARAMETERS:
-        return (
-            f"CAST({sql_literal(text)} AS {wire_type.PARAMETERS[type_]})"
-            if type_ != wire_type.TEXT
-            else sql_literal(text)
-        )
-    return sql_literal(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.lstrip("-").replace(".", "", 1).isdecimal()
+    unknown = Typed(sql_literal(text), pg_type.UNKNOWN, literal=text, is_constant=True)
+    return convert(unknown, known) if is_typed and known else unknown
 
 
 def _text_of_binary(value: bytes, type_: int) -> str:
@@ -82,7 +57,7 @@ def _text_of_binary(value: bytes, type_: int) -> str:
             return f"{months} months {days} days {microseconds} microseconds"
         case wire_type.NUMERIC:
             return _numeric_text(value)
-        case _ if type_ in wire_type.ELEMENTS:
+        case _ if (known := pg_type.by_oid(type_)) is not None and known.element is not None:
             return _array_text(value)
     return value.decode()
 
@@ -127,34 +102,3 @@ def _array_text(value: bytes) -> str:
         items.append(f'"{escaped}"')
         at += size
     return "{" + ",".join(items) + "}"
-
-
-_CASTS: Final = {
-    "int": 23, "integer": 23, "int4": 23, "bigint": 20, "int8": 20, "smallint": 21, "int2": 21, "text": 25,
-    "varchar": 1043, "bool": 16, "boolean": 16, "date": 1082, "timestamp": 1114, "timestamptz": 1184, "numeric": 1700,
-    "float8": 701, "float": 701, "float4": 700, "real": 700, "uuid": 2950, "bytea": 17, "interval": 1186, "oid": 26,
-}  # fmt: skip
-
-
-def infer_types(tokens: Sequence[Token], known_types: Sequence[int], columns: dict[str, int]) -> list[int]:
-    """Infer the types of unspecified parameters from a cast, from LIMIT, or from the column each is compared with.
-
-    Only clients that describe a statement before they bind need them. Otherwise the context determines the type.
-    """
-    found = without_space(tokens)
-    numbers = [int(t.text[1:]) for t in found if t.kind is TokenKind.PARAMETER]
-    types = list(known_types) + [0] * max(0, max(numbers, default=0) - len(known_types))
-    for at, token in enumerate(found):
-        if token.kind is not TokenKind.PARAMETER or types[(number := int(token.text[1:]) - 1)]:
-            continue
-        after = [t.word for t in found[at + 1 : at + 3]]
-        before = found[at - 1].word if at else ""
-        if after[:1] == ["::"] and after[1:]:
-            types[number] = _CASTS.get(after[1], 0)
-        elif before in ("limit", "offset"):
-            types[number] = 20
-        elif at >= 2 and before in ("=", "<", ">", "<=", ">=", "<>", "!=", "between"):
-            types[number] = columns.get(found[at - 2].name or "", 0)
-        elif at >= 4 and before == "and" and found[at - 3].word == "between":
-            types[number] = columns.get(found[at - 4].name or "", 0)
-    return types

@@ -22,6 +22,8 @@ READ_ONLY: Final = "25006"
 FORBIDDEN: Final = "42501"
 UNSUPPORTED: Final = "0A000"
 CANCELED: Final = "57014"
+EXACT: Final = "The query server refuses what it cannot answer exactly as PostgreSQL does."
+"""The hint of a refusal."""
 
 # Matched against DuckDB's message first, as it is more specific than the exception class.
 _BY_MESSAGE: Final = (
@@ -86,6 +88,8 @@ def from_exception(error: BaseException) -> QueryError:
 
 def _from_duckdb(error: Any) -> QueryError:
     text = str(error)
+    if known := re.search(r"\[([0-9A-Z]{5})\] ([^\n]*)", text):
+        return QueryError(known[1], known[2], EXACT if known[1] == UNSUPPORTED else "")
     sqlstate = next((state for pattern, state in _BY_MESSAGE if re.match(pattern, text)), None)
     message, _, rest = text.partition("\n\nLINE ")
     message = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", message)

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.query import kernel, value_format, wire_type
-from tailrace.query.table_view import NUMERIC
 from tailrace.query.wire_type import WireType
 
 Bytes = npt.NDArray[np.uint8]
@@ -102,10 +101,18 @@ def encode_column(array: pa.Array, type_: WireType, binary: bool) -> EncodedColu
         return EncodedColumn(_EMPTY, np.zeros(len(array), np.int64), np.full(len(array), kernel.NULL, np.int64))
     if type_.element is not None:
         return _lists(array, type_.element, binary)
-    if type_.oid == wire_type.BPCHAR and type_.modifier > 4:
-        array = pc.utf8_rpad(array, type_.modifier - 4)
+    if pa.types.is_string(array.type):
+        return _texts(array, type_, binary)
     encoder = (_BINARY if binary else _TEXT).get(type_.oid, _strings)
     return encoder(array, type_)
+
+
+def _texts(array: pa.Array, type_: WireType, binary: bool) -> EncodedColumn:
+    """Encode PostgreSQL's text of values; the binary form of some types differs."""
+    encoder = _BINARY_OF_TEXT.get(type_.oid) if binary else None
+    if encoder is None:
+        return _strings(array, type_)
+    return from_values([None if text is None else encoder(text) for text in array.to_pylist()])
 
 
 def from_values(values: Sequence[bytes | None]) -> EncodedColumn:
@@ -199,29 +206,23 @@ def _words(array: pa.Array) -> Longs:
     return raw[2 * array.offset : 2 * (array.offset + len(array))]
 
 
-def _decimals(array: pa.Array, type_: WireType) -> EncodedColumn:
-    return _encode_decimals(array, type_, kernel.decimals, value_format.decimals)
+def _decimals(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa: ARG001
+    return _encode_decimals(array, kernel.decimals, value_format.decimals)
 
 
-def _numerics(array: pa.Array, type_: WireType) -> EncodedColumn:
-    return _encode_decimals(array, type_, kernel.numerics, value_format.binary_numerics)
+def _numerics(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa: ARG001
+    return _encode_decimals(array, kernel.numerics, value_format.binary_numerics)
 
 
 def _encode_decimals(
-    array: pa.Array, type_: WireType, kernel_loop: Callable[..., None], others: Callable[[pa.Array, bool], list[bytes]]
+    array: pa.Array, kernel_loop: Callable[..., None], others: Callable[[pa.Array], list[bytes]]
 ) -> EncodedColumn:
     """Encode values of up to 64 bits with `kernel_loop` and the rest with `others`."""
     if not pa.types.is_decimal(array.type):
         array = pc.cast(array, pa.decimal128(20, 0))
-    trim = _is_trimmed(array)
     data, start, length = _slots(len(array))
-    kernel_loop(_words(array), _valid(array), type_.scale or 0, trim, data, start, length)
-    return _fill_others(EncodedColumn(data, start, length), array, lambda left: others(left, trim))
-
-
-def _is_trimmed(array: pa.Array) -> bool:
-    """Whether trailing zeros are dropped: they mean nothing in a numeric without a precision."""
-    return (array.type.precision, array.type.scale) == NUMERIC
+    kernel_loop(_words(array), _valid(array), array.type.scale, data, start, length)
+    return _fill_others(EncodedColumn(data, start, length), array, others)
 
 
 def _doubles(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa: ARG001
@@ -278,10 +279,6 @@ def _binary_booleans(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa
     return EncodedColumn(np.frombuffer(b"\x00\x01", np.uint8), _bits(array).astype(np.int64), _fixed_length(array, 1))
 
 
-def _binary_uuids(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa: ARG001
-    return from_values([None if v is None else bytes.fromhex(v.replace("-", "")) for v in array.to_pylist()])
-
-
 def _binary_intervals(array: pa.Array, type_: WireType) -> EncodedColumn:  # noqa: ARG001
     return from_values([None if v is None else value_format.binary_interval(*v) for v in array.to_pylist()])
 
@@ -306,6 +303,8 @@ _TEXT: Final[dict[int, Callable[[pa.Array, WireType], EncodedColumn]]] = {
     20: _with_kernel(kernel.integers),
     21: _with_kernel(kernel.integers),
     23: _with_kernel(kernel.integers),
+    26: _with_kernel(kernel.integers),
+    28: _with_kernel(kernel.integers),
     700: _singles,
     701: _doubles,
     wire_type.NUMERIC: _decimals,
@@ -321,13 +320,18 @@ _BINARY: Final[dict[int, Callable[[pa.Array, WireType], EncodedColumn]]] = {
     20: _big_endian("i8"),
     21: _big_endian("i2"),
     23: _big_endian("i4"),
+    **dict.fromkeys((26, 28, 2205, 2206, 4089, 4096), _big_endian("u4")),
     700: _big_endian("f4"),
     701: _big_endian("f8"),
     wire_type.NUMERIC: _numerics,
-    2950: _binary_uuids,
     1082: _big_endian("i4", _since_2000(2**31 - 1, -(2**31), _DAYS_TO_2000)),
     1083: _big_endian("i8"),
     1114: _big_endian("i8", _since_2000(2**63 - 1, -(2**63), _US_TO_2000)),
     1184: _big_endian("i8", _since_2000(2**63 - 1, -(2**63), _US_TO_2000)),
     1186: _binary_intervals,
+}
+_BINARY_OF_TEXT: Final[dict[int, Callable[[str], bytes]]] = {
+    wire_type.NUMERIC: lambda text: value_format.binary_numeric_text(text),
+    2950: lambda text: bytes.fromhex(text.replace("-", "")),
+    3802: lambda text: b"\x01" + text.encode(),
 }

@@ -1,9 +1,7 @@
-"""The views that show the lake's tables: the source's columns, with DuckDB's closest types.
+"""The views that show the lake's tables: the source's columns, in the representations that the translation expects.
 
-Columns stored as in the source are left unchanged, so that DuckDB can use them to skip files and row groups. A numeric
-without a precision is stored as text. Shown as text, ORDER BY and max() would be silently wrong; so it becomes a
-`NUMERIC`, and a value that does not fit is an error. For each table, `"<table>$stored"` shows the stored values
-unchanged.
+Columns stored as in the source are left unchanged, so that DuckDB can use them to skip files and row groups. For each
+table, `"<table>$stored"` shows the stored values unchanged.
 """
 
 from __future__ import annotations
@@ -12,33 +10,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tailrace import types
-from tailrace.change import Column, Relation, Type
+from tailrace.change import Column, Relation
 from tailrace.column_name import unused_name
 from tailrace.lake.metadata import TableMetadata
 from tailrace.query.lake_view import TableVersion
 from tailrace.query.query_error import UNSUPPORTED, QueryError
 
-NUMERIC: Final = (38, 10)
-"""Precision and scale that stand in for a numeric without a precision. Ten decimals leave 28 digits before the point,
-and 18 for the product of two such numbers."""
 STORED: Final = "$stored"
 
-_ITEM: Final = r'"(?:[^"\\]|\\.)*"|[^,{}"]+'
-_ELEMENTS: Final = {
-    "bool": "BOOLEAN",
-    "int2": "SMALLINT",
-    "int4": "INTEGER",
-    "int8": "BIGINT",
-    "float4": "FLOAT",
-    "float8": "DOUBLE",
-    "text": "VARCHAR",
-    "varchar": "VARCHAR",
-    "uuid": "UUID",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "timestamptz": "TIMESTAMPTZ",
-}
-_NOT_FINITE: Final = "('NaN', 'Infinity', '-Infinity')"
 _ICEBERG: Final = {
     "boolean": "BOOLEAN",
     "int": "INTEGER",
@@ -80,6 +59,32 @@ def view_query(
         names = [name for name in stored if name != special]
     columns = [_column(name, stored[name], declared.get(name), special, unprunable) for name in names]
     return f"SELECT {', '.join(columns)} FROM {_source(table, stored)}"  # noqa: S608 (quoted)
+
+
+def shown_columns(
+    table: TableVersion, relation: Relation, metadata: TableMetadata
+) -> list[tuple[str, Any, Column | None]]:
+    """The columns of a table's view: name, Iceberg type, and the source's column if there is one.
+
+    The Iceberg type is `string` for a numeric that is shown as text."""
+    stored = _columns(table, metadata)
+    special = _special_column(relation, stored)
+    declared = {column.name: column for column in relation.columns}
+    is_mirror = table.kind == "mirror"
+    names = [n for n in declared if n in stored] if is_mirror else [n for n in stored if n != special]
+    found: list[tuple[str, Any, Column | None]] = []
+    for name in names:
+        type_ = stored[name]
+        column = declared.get(name)
+        is_decimal = isinstance(type_, str) and type_.startswith("decimal")
+        is_money = column is not None and types.base(column.type, -1)[0].name == "money"
+        found.append((name, "string" if special and is_decimal and not is_money else type_, column))
+    return found
+
+
+def stored_columns(table: TableVersion, metadata: TableMetadata) -> Mapping[str, Any]:
+    """The columns of `"<table>$stored"`: name → Iceberg type."""
+    return _columns(table, metadata)
 
 
 def stored_view_query(table: TableVersion, metadata: TableMetadata, unprunable: Collection[str] = ()) -> str:
@@ -139,49 +144,16 @@ def _view_expression(quoted: str, name: str, stored: Any, column: Column, specia
     expression = quoted
     if isinstance(stored, dict) and type_.name == "interval":
         expression = f"to_months({quoted}.months) + to_days({quoted}.days) + to_microseconds({quoted}.microseconds)"
-    elif stored == "string" and type_.name == "numeric" and type_.schema == "pg_catalog":
-        expression = _numeric(quoted, name)
     elif stored == "string" and type_.name == "time" and type_.schema == "pg_catalog":
         expression = f"CAST({quoted} AS TIME)"
-    elif stored == "string" and type_.name == "bpchar" and type_.schema == "pg_catalog":
-        # PostgreSQL compares char(n) without trailing blanks. They are restored when the column itself is returned.
-        expression = f"rtrim({_without_pruning(quoted)}, ' ')"
     elif special is not None and stored in ("date", "timestamp", "timestamptz"):
         # DuckDB expects BC right after the day.
         text = f"regexp_replace({sql_name(special)}[{sql_literal(name)}], '^(\\S+)(.*) BC$', '\\1 (BC)\\2')"
-        expression = f"coalesce({quoted}, TRY_CAST({text} AS {_ICEBERG[stored]}))"
-    elif stored == "string" and type_.element is not None:
-        expression = _array(quoted, name, type_.element)
+        expression = f"coalesce({quoted}, CAST({text} AS {_ICEBERG[stored]}))"
+    elif special is not None and isinstance(stored, str) and stored.startswith("decimal") and type_.name == "numeric":
+        # NaN is not in the column. Then the column is shown as PostgreSQL's text of numerics.
+        expression = f"coalesce(CAST({quoted} AS VARCHAR), {sql_name(special)}[{sql_literal(name)}])"
     return expression
-
-
-def _numeric(quoted: str, name: str) -> str:
-    """A numeric's text as a decimal, never rounded: a value that does not fit is an error."""
-    precision, scale = NUMERIC
-    decimals = f"length(rtrim(split_part({quoted}, '.', 2), '0'))"
-    decimal = f"TRY_CAST({quoted} AS DECIMAL({precision}, {scale}))"
-    message = (
-        f"{name} holds a number that does not fit numeric({precision},{scale}): read it from the table with {STORED}"
-    )
-    return (
-        f"CASE WHEN {quoted} IS NULL OR {quoted} IN {_NOT_FINITE} THEN NULL"
-        f" WHEN {decimals} <= {scale} AND {decimal} IS NOT NULL THEN {decimal} ELSE error({sql_literal(message)}) END"
-    )
-
-
-def _array(quoted: str, name: str, element: Type) -> str:
-    """An array's text as a list, if it has one dimension, lower bound 1 and elements of a type that DuckDB has."""
-    base, _ = types.base(element, -1)
-    if base.schema != "pg_catalog" or base.name not in _ELEMENTS:
-        return quoted
-    items = f"regexp_extract_all({quoted}, {sql_literal(_ITEM)})"
-    plain = "regexp_replace(i[2:-2], '\\\\(.)', '\\1', 'g')"
-    value_sql = f"CASE WHEN i = 'NULL' THEN NULL WHEN i[1] = '\"' THEN {plain} ELSE i END"
-    list_sql = f"CAST(list_transform({items}, lambda i: {value_sql}) AS {_ELEMENTS[base.name]}[])"
-    problem = f"{name} holds an array with several dimensions or a lower bound other than 1"
-    message = f"{problem}: read it from the table with {STORED}"
-    is_plain = f"{quoted} LIKE '{{%' AND {quoted} NOT LIKE '{{{{%'"
-    return f"CASE WHEN {is_plain} THEN {list_sql} WHEN {quoted} IS NOT NULL THEN error({sql_literal(message)}) END"
 
 
 def _duckdb(stored: Any) -> str:

@@ -6,13 +6,11 @@ A template element that DuckDB cannot format like PostgreSQL is an error: ignori
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tailrace.query.lexer import Token, join_tokens
 from tailrace.query.query_error import UNSUPPORTED, QueryError
 from tailrace.query.table_view import sql_literal
-from tailrace.query.token_position import argument_ranges, closing_bracket, next_at, raw_token, string_at, word_at
 
 # Template element → strftime code; those for names are without padding.
 _CODES: Final = {
@@ -147,56 +145,3 @@ def _name(value: str, part: _TemplatePart) -> str:
     elif part.text.islower():
         text = f"lower({text})"
     return f"rpad({text}, 9, ' ')" if part.name in _PADDED and not part.is_short else text
-
-
-def translate_templates(tokens: list[Token]) -> list[Token]:
-    """Translate `to_char(x, 'YYYY')`, `to_date(x, 'YYYY')`, `format('%s', x)` and the like.
-
-    The template must be a literal, as it is translated before the statement runs."""
-    out = list(tokens)
-    for at in range(len(tokens) - 1, -1, -1):
-        if tokens[at].word not in _WITH_TEMPLATE or word_at(tokens, next_at(tokens, at)) != "(":
-            continue
-        opens = next_at(tokens, at)
-        ranges = argument_ranges(out, opens)
-        if tokens[at].word == "to_timestamp" and len(ranges) == 1:
-            continue
-        place = 0 if tokens[at].word == "format" else 1
-        first, last = ranges[place] if len(ranges) > place else (at, at)
-        text = string_at(out, first) if last == first + 1 else None
-        if text is None and "NULL" in out[first].text:  # a parameter that has no value yet
-            text = ""
-        if text is None:
-            raise QueryError(UNSUPPORTED, f"{tokens[at].word} requires a literal template")
-        values = [join_tokens(out[first:last]) for first, last in ranges]
-        end = closing_bracket(out, opens)
-        out[at : end + 1] = [raw_token(_WITH_TEMPLATE[tokens[at].word](text, values)), *[raw_token("")] * (end - at)]
-    return out
-
-
-def _format_sql(template: str, values: Sequence[str]) -> str:
-    """The SQL of `format` with %s, %I, %L."""
-    parts, place = [], 1
-    for text, kind in re.findall(r"([^%]*)(%.|%$|$)", template, re.DOTALL):
-        parts += [sql_literal(text)] if text else []
-        if kind == "%%":
-            parts.append("'%'")
-        elif kind:
-            if kind not in _FORMATS or place >= len(values):
-                raise QueryError(
-                    UNSUPPORTED, f"format() does not support {kind}", "Use %s, %I and %L, with a value for each."
-                )
-            parts.append(_FORMATS[kind].format(values[place]))
-            place += 1
-    return f"concat({', '.join(parts) or repr('')})"
-
-
-_FORMATS: Final = {"%s": "as_text({})", "%I": "quote_ident(as_text({}))", "%L": "coalesce(quote_literal({}), 'NULL')"}
-_WITH_TEMPLATE: Final[dict[str, Callable[[str, Sequence[str]], str]]] = {
-    "to_char": lambda template, values: to_char_sql(f"({values[0]})", template),
-    "to_date": lambda template, values: f"(strptime({values[0]}, {sql_literal(strptime_format(template))})::DATE)",
-    "to_timestamp": lambda template, values: (
-        f"(strptime({values[0]}, {sql_literal(strptime_format(template))})::TIMESTAMPTZ)"
-    ),
-    "format": _format_sql,
-}

@@ -47,13 +47,19 @@ def _float(text: str, limit: int) -> str:
     return f"{sign}{mantissa}e{point - 1:+03d}"
 
 
-def decimals(array: pa.Array, trim: bool) -> list[bytes]:
-    texts = [f"{value:f}" for value in array.to_pylist()]
-    return [(text.rstrip("0").rstrip(".") if trim and "." in text else text).encode() for text in texts]
+def decimals(array: pa.Array) -> list[bytes]:
+    return [f"{value:f}".encode() for value in array.to_pylist()]
 
 
-def binary_numerics(array: pa.Array, trim: bool) -> list[bytes]:
-    return [binary_numeric(Decimal(text.decode())) for text in decimals(array, trim)]
+def binary_numerics(array: pa.Array) -> list[bytes]:
+    return [binary_numeric(value) for value in array.to_pylist()]
+
+
+def binary_numeric_text(text: str) -> bytes:
+    signs = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
+    if text in signs:
+        return struct.pack("!HhHH", 0, 0, signs[text], 0x20 if text != "NaN" else 0)
+    return binary_numeric(Decimal(text))
 
 
 def binary_numeric(value: Decimal) -> bytes:

@@ -89,6 +89,7 @@ class SystemCatalog:
     tables: Mapping[tuple[str, str], int]
     """(schema, name) → OID, for every relation."""
     types: Mapping[str, int]
+    schemas: Mapping[str, int]
 
     @staticmethod
     def make(
@@ -127,7 +128,9 @@ class SystemCatalog:
             cursor.close()
         found = {(r.schema, r.name): r.oid for r in system}
         found |= {(t.table.schema, t.table.name): t.oid for t in tables}
-        return SystemCatalog(name, found, {row["typname"]: row["oid"] for row in rows["pg_type"]})
+        types = {row["typname"]: row["oid"] for row in rows["pg_type"]}
+        schemas = {row["nspname"]: row["oid"] for row in rows["pg_namespace"]}
+        return SystemCatalog(name, found, types, schemas)
 
 
 def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
@@ -155,7 +158,7 @@ def _built_in_types(rows: dict[str, list[Row]]) -> list[Row]:
 
 
 def _create(cursor: Any, place: str, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-    typed = [f'"{column}" {_duckdb(type_)}' for column, type_ in columns.items()]
+    typed = [f'"{column}" {duckdb_type(type_)}' for column, type_ in columns.items()]
     cursor.execute(f'CREATE TABLE {place}."{name}" ({", ".join(typed)})')
     if not rows:
         return
@@ -172,9 +175,10 @@ def _arrow(type_: str) -> pa.DataType:
     return _TYPES.get(type_, pa.string())
 
 
-def _duckdb(type_: str) -> str:
+def duckdb_type(type_: str) -> str:
+    """The DuckDB type of a system relation's column."""
     if type_.endswith("vector"):
         return "BIGINT[]"
     if type_.startswith("_"):
-        return f"{_duckdb(type_[1:])}[]"
+        return f"{duckdb_type(type_[1:])}[]"
     return _DUCKDB.get(type_, "VARCHAR")

@@ -1,0 +1,258 @@
+"""The renderings of PostgreSQL's aggregates and window functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tailrace.query.sql import json_text, pg_type
+from tailrace.query.sql.cast import as_element, convert
+from tailrace.query.sql.comparison import equality_key, is_plain, order_key
+from tailrace.query.sql.pg_type import FLOAT8, INT4, INT8, NUMERIC, array_of
+from tailrace.query.sql.signature import Resolved
+from tailrace.query.sql.syntax import refuse
+from tailrace.query.sql.typed import Typed, numeric_text, output_text, representation
+
+_STATISTICS: Final = {
+    "stddev": "stddev_samp", "stddev_samp": "stddev_samp", "stddev_pop": "stddev_pop", "variance": "var_samp",
+    "var_samp": "var_samp", "var_pop": "var_pop",
+}  # fmt: skip
+_TWO_FLOATS: Final = frozenset(
+    ("corr", "covar_pop", "covar_samp", "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2",
+     "regr_slope", "regr_sxx", "regr_sxy", "regr_syy")
+)  # fmt: skip
+_RANKS: Final = frozenset(("row_number", "rank", "dense_rank", "percent_rank", "cume_dist"))
+
+
+@dataclass(frozen=True)
+class Call:
+    """How an aggregate is called."""
+
+    name: str
+    arguments: Sequence[Typed]
+    resolved: Resolved
+    distinct: bool = False
+    order: str = ""
+    """`a ASC NULLS LAST, …`; empty without ORDER BY."""
+    filter: str = ""
+    over: str = ""
+
+    @property
+    def suffix(self) -> str:
+        return (f" FILTER (WHERE {self.filter})" if self.filter else "") + (f" OVER {self.over}" if self.over else "")
+
+    def guarded(self, sql: str) -> str:
+        """The argument of an aggregate that ignores NULLs: not evaluated where the filter excludes the row."""
+        return f"CASE WHEN {self.filter} THEN {sql} END" if self.filter else sql
+
+    def plain(self, function: str, sql: str) -> str:
+        """A call of DuckDB's aggregate of one argument."""
+        distinct = "DISTINCT " if self.distinct else ""
+        order = f" ORDER BY {self.order}" if self.order else ""
+        return f"{function}({distinct}{self.guarded(sql)}{order}){self.suffix}"
+
+    def numbers(self, sql: str) -> str:
+        """All values as a list, for a function that ignores NULLs."""
+        return self.values(self.guarded(sql))
+
+    def values(self, sql: str) -> str:
+        """All values as a list."""
+        order = f" ORDER BY {self.order}" if self.order else ""
+        return f"list({sql}{order}){self.suffix}"
+
+
+def render(call: Call) -> Typed:
+    name, arguments = call.name, call.arguments
+    result = call.resolved.result
+    match name:
+        case "count":
+            if not arguments:
+                return Typed(f"count(*){call.suffix}", INT8)
+            value = arguments[0]
+            if value.fields:
+                raise refuse("count of a row", "Use count(*).")
+            sql = equality_key(value) if call.distinct else value.sql
+            return Typed(f"count({'DISTINCT ' if call.distinct else ''}{call.guarded(sql)}){call.suffix}", INT8)
+        case "sum":
+            return _sum(call)
+        case "avg":
+            return _avg(call)
+        case "min" | "max":
+            value = arguments[0]
+            if is_plain(value):
+                return replace(value, sql=call.plain(name, value.sql), is_constant=False)
+            return replace(
+                value, sql=f"arg_{name}({call.guarded(value.sql)}, {order_key(value)}){call.suffix}", is_constant=False
+            )
+        case "bool_and" | "every" | "bool_or":
+            return Typed(call.plain("bool_and" if name == "every" else name, arguments[0].sql), result)
+        case "bit_and" | "bit_or" | "bit_xor":
+            if arguments[0].name not in ("int2", "int4", "int8"):
+                raise refuse(f"{name} of {arguments[0].name}")
+            return Typed(f"CAST({call.plain(name, arguments[0].sql)} AS {representation(result)})", result)
+        case "string_agg":
+            return _string_agg(call)
+        case "array_agg":
+            return _array_agg(call)
+        case "any_value":
+            return replace(arguments[0], sql=call.plain("any_value", arguments[0].sql), is_constant=False)
+        case "json_agg" | "jsonb_agg" | "json_object_agg" | "jsonb_object_agg":
+            return _json(call)
+    if name in _STATISTICS:
+        return _statistic(call)
+    if name in _TWO_FLOATS:
+        x, y = (convert(a, FLOAT8).sql for a in arguments)
+        if call.distinct:
+            raise refuse(f"{name}(DISTINCT …)")
+        return Typed(f"CAST({name}({x}, {y}){call.suffix} AS {representation(result)})", result)
+    raise refuse(f"aggregate {name}")
+
+
+def _sum(call: Call) -> Typed:
+    (value,) = call.arguments
+    match value.name:
+        case "int2" | "int4":
+            return Typed(f"CAST({call.plain('system.main.sum', value.sql)} AS BIGINT)", INT8)
+        case "int8":
+            return Typed(f"CAST({call.plain('system.main.sum', value.sql)} AS DECIMAL(38, 0))", NUMERIC, scale=0)
+        case "numeric":
+            if value.scale is not None:
+                sql = f"CAST({call.plain('system.main.sum', value.sql)} AS DECIMAL(38, {value.scale}))"
+                return Typed(sql, NUMERIC, scale=value.scale)
+            function = "pg_numeric_distinct_sum" if call.distinct else "pg_numeric_sum"
+            return Typed(f"{function}({call.numbers(value.sql)})", NUMERIC)
+        case "float8":
+            return Typed(call.plain("system.main.sum", value.sql), FLOAT8)
+        case "float4":
+            if call.distinct:
+                raise refuse("sum(DISTINCT real)")
+            return Typed(f"pg_single_sum({call.numbers(value.sql)})", pg_type.FLOAT4)
+        case "money":
+            return Typed(f"CAST({call.plain('system.main.sum', value.sql)} AS DECIMAL(19, 2))", value.type)
+        case "interval":
+            if call.distinct:
+                raise refuse("sum(DISTINCT interval)")
+            parts = [
+                call.plain("system.main.sum", f"pg_interval_{part}({value.sql})") for part in ("months", "days", "us")
+            ]
+            months, days, us = parts
+            return Typed(
+                f"(to_months(CAST({months} AS INTEGER)) + to_days(CAST({days} AS INTEGER))"
+                f" + to_microseconds(CAST({us} AS BIGINT)))",
+                value.type,
+            )
+    raise refuse(f"sum of {value.name}")
+
+
+def _avg(call: Call) -> Typed:
+    (value,) = call.arguments
+    match value.name:
+        case "int2" | "int4" | "int8":
+            return _quotient(call, value.sql)
+        case "numeric":
+            if value.scale is not None:
+                return _quotient(call, value.sql)
+            function = "pg_numeric_distinct_avg" if call.distinct else "pg_numeric_avg"
+            return Typed(f"{function}({call.numbers(value.sql)})", NUMERIC)
+        case "float8" | "float4":
+            return Typed(call.plain("avg", f"CAST({value.sql} AS DOUBLE)"), FLOAT8)
+    raise refuse(f"avg of {value.name}")
+
+
+def _quotient(call: Call, sql: str) -> Typed:
+    total = f"CAST({call.plain('system.main.sum', sql)} AS VARCHAR)"
+    count = f"CAST({call.plain('count', sql)} AS VARCHAR)"
+    return Typed(f"pg_numeric_divide({total}, {count})", NUMERIC)
+
+
+def _statistic(call: Call) -> Typed:
+    (value,) = call.arguments
+    function = _STATISTICS[call.name]
+    if value.name in ("float4", "float8"):
+        return Typed(call.plain(function, f"CAST({value.sql} AS DOUBLE)"), FLOAT8)
+    if call.distinct:
+        raise refuse(f"{call.name}(DISTINCT …)")
+    text = numeric_text(value) if value.name == "numeric" else f"CAST({value.sql} AS VARCHAR)"
+    return Typed(f"pg_numeric_{function}({call.numbers(text)})", NUMERIC)
+
+
+def _string_agg(call: Call) -> Typed:
+    value, separator = call.arguments
+    if value.name == "bytea":
+        raise refuse("string_agg of bytea")
+    order = f" ORDER BY {call.order}" if call.order else ""
+    if call.distinct:
+        if not call.order:
+            order = f" ORDER BY {value.sql} ASC NULLS LAST"
+        return Typed(f"string_agg(DISTINCT {call.guarded(value.sql)}, {separator.sql}{order}){call.suffix}", value.type)
+    if not separator.is_constant:
+        raise refuse("string_agg with a separator that is not a literal")
+    text = "''" if separator.sql.startswith("CAST(NULL") else separator.sql
+    return Typed(f"string_agg({call.guarded(value.sql)}, {text}{order}){call.suffix}", pg_type.TEXT)
+
+
+def _array_agg(call: Call) -> Typed:
+    (value,) = call.arguments
+    if value.fields or value.base.element is not None:
+        raise refuse("array_agg of rows or arrays")
+    element = as_element(value)
+    type_ = array_of(value.base)
+    if call.distinct:
+        if not is_plain(value) or value.name == "numeric":
+            raise refuse(f"array_agg(DISTINCT …) of {value.base.name}")
+        order = call.order or f"{element} ASC NULLS LAST"
+        return Typed(f"list(DISTINCT {element} ORDER BY {order}){call.suffix}", type_, is_list=True)
+    return Typed(call.values(element), type_, is_list=True)
+
+
+def _json(call: Call) -> Typed:
+    result = call.resolved.result
+    if call.distinct:
+        raise refuse(f"{call.name}(DISTINCT …)")
+    kind = "jsonb" if call.name.startswith("jsonb") else "json"
+    if call.name.endswith("object_agg"):
+        key, value = call.arguments
+        names, items = call.values(output_text(key)), call.values(json_text.json_of(value))
+        function = "pg_jsonb_object_text" if kind == "jsonb" else "pg_json_aggregate_text"
+        return Typed(f"{function}({names}, {items})", result)
+    (value,) = call.arguments
+    if kind == "json" and (value.fields or value.base.element is not None):
+        raise refuse("json_agg of rows or arrays", "Use jsonb_agg.")
+    return Typed(f"pg_{kind}_array_text({call.values(json_text.json_of(value))})", result)
+
+
+def ordered_set(name: str, fraction: Typed, value: Typed, is_descending: bool, filter_: str) -> Typed:
+    """percentile_cont and percentile_disc."""
+    part = convert(fraction, FLOAT8).sql
+    suffix = f" FILTER (WHERE {filter_})" if filter_ else ""
+    if name == "percentile_cont":
+        if value.name == "interval":
+            raise refuse("percentile_cont of intervals")
+        wanted = f"1 - {part}" if is_descending else part
+        return Typed(f"quantile_cont({convert(value, FLOAT8).sql}, {wanted}){suffix}", FLOAT8)
+    if name != "percentile_disc" or not is_plain(value):
+        raise refuse(f"{name} of {value.base.name}")
+    where = f"({filter_}) AND {value.sql} IS NOT NULL" if filter_ else f"{value.sql} IS NOT NULL"
+    direction = "DESC" if is_descending else "ASC"
+    values = f"list({value.sql}) FILTER (WHERE {where})"
+    count = f"count({value.sql}) FILTER (WHERE {where})"
+    return replace(
+        value,
+        sql=f"list_sort({values}, '{direction}')[CAST(greatest(ceil({part} * {count}), 1) AS BIGINT)]",
+        is_constant=False,
+    )
+
+
+def window(name: str, arguments: Sequence[Typed], over: str) -> Typed:
+    """A function that exists only with OVER."""
+    if name in _RANKS:
+        type_ = FLOAT8 if name in ("percent_rank", "cume_dist") else INT8
+        return Typed(f"{name}() OVER {over}", type_)
+    if name == "ntile":
+        return Typed(f"CAST(ntile({arguments[0].sql}) OVER {over} AS INTEGER)", INT4)
+    if name in ("lag", "lead", "first_value", "last_value", "nth_value"):
+        value = arguments[0]
+        given = [value.sql, *[a.sql for a in arguments[1:]]]
+        return replace(value, sql=f"{name}({', '.join(given)}) OVER {over}", is_constant=False)
+    raise refuse(f"window function {name}")

@@ -1,0 +1,756 @@
+"""Queries: SELECT, VALUES, UNION and the like, WITH, joins, grouping, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tailrace.query.query_error import READ_ONLY, QueryError
+from tailrace.query.sql import pg_type, set_function
+from tailrace.query.sql.cast import as_element, convert
+from tailrace.query.sql.catalog import Catalog
+from tailrace.query.sql.column_name import column_name
+from tailrace.query.sql.comparison import equality_key, is_plain, order_key
+from tailrace.query.sql.expression import Expressions, align, unify
+from tailrace.query.sql.pg_type import INT8, TEXT
+from tailrace.query.sql.scope import FromItem, NamedColumn, Scope, TableName
+from tailrace.query.sql.signature import functions, resolve_function
+from tailrace.query.sql.syntax import Node, fingerprint, names, refuse, unwrap
+from tailrace.query.sql.typed import Typed
+
+_JOINS: Final = {"JOIN_INNER": "JOIN", "JOIN_LEFT": "LEFT JOIN", "JOIN_RIGHT": "RIGHT JOIN", "JOIN_FULL": "FULL JOIN"}
+_SET_OPERATIONS: Final = {"SETOP_UNION": "UNION", "SETOP_INTERSECT": "INTERSECT", "SETOP_EXCEPT": "EXCEPT"}
+
+
+@dataclass
+class Query:
+    """A translated query whose columns are `_c1`, `_c2`, …"""
+
+    columns: list[NamedColumn]
+    build: Callable[[Sequence[Typed]], str]
+    """The SQL, given the select list in its final types."""
+    prefix: str = ""
+    """WITH …"""
+
+    def typed(self) -> list[Typed]:
+        """The select list with known types: a literal without a type is a text."""
+        return [convert(c.value, TEXT) if c.value.is_unknown else c.value for c in self.columns]
+
+    def resolved(self) -> list[NamedColumn]:
+        """The columns as the surrounding query sees them."""
+        return [
+            NamedColumn(c.name, replace(v, sql=f"_c{n}", is_constant=False, literal=None))
+            for n, (c, v) in enumerate(zip(self.columns, self.typed(), strict=True), 1)
+        ]
+
+    def sql(self, as_elements: bool = False) -> str:
+        values = self.typed()
+        if as_elements:
+            values = [replace(v, sql=as_element(v)) for v in values]
+        return self.prefix + self.build(values)
+
+
+@dataclass
+class _Common:
+    """A query of WITH."""
+
+    sql: str
+    columns: tuple[NamedColumn, ...]
+
+
+@dataclass
+class QueryTranslator:
+    catalog: Catalog
+    _number: int = 0
+    _common: list[dict[str, _Common]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.expressions = Expressions(self)
+
+    def _alias(self, kind: str = "t") -> str:
+        self._number += 1
+        return f"_{kind}{self._number}"
+
+    def query(self, node: Node, parent: Scope | None = None) -> Query:
+        select = node.get("SelectStmt", node)
+        if "SelectStmt" not in node and len(node) == 1 and next(iter(node)).endswith("Stmt"):
+            raise QueryError(READ_ONLY, "cannot execute this statement in a read-only transaction")
+        if select.get("intoClause"):
+            raise QueryError(READ_ONLY, "cannot execute SELECT INTO in a read-only transaction")
+        if select.get("lockingClause"):
+            raise QueryError(READ_ONLY, "cannot execute SELECT FOR UPDATE in a read-only transaction")
+        self._common.append({})
+        try:
+            prefix = self._with(select["withClause"], parent) if "withClause" in select else ""
+            found = self._body(select, parent)
+        finally:
+            self._common.pop()
+        return replace(found, prefix=prefix + found.prefix)
+
+    def _body(self, select: Node, parent: Scope | None) -> Query:
+        if select.get("op", "SETOP_NONE") != "SETOP_NONE":
+            return self._set_operation(select, parent)
+        if "valuesLists" in select:
+            return self._values(select, parent)
+        return self._select(select, parent)
+
+    # WITH
+
+    def _with(self, clause: Node, parent: Scope | None) -> str:
+        is_recursive = bool(clause.get("recursive"))
+        parts = []
+        for item in clause["ctes"]:
+            cte = item["CommonTableExpr"]
+            name = cte["ctename"]
+            alias = self._alias("w")
+            aliases = names(cte.get("aliascolnames", []))
+            query = self._recursive(cte, alias, aliases, parent) if is_recursive else None
+            if query is None:
+                query = self.query(cte["ctequery"], parent)
+            columns = _renamed(query.resolved(), aliases)
+            self._common[-1][name] = _Common(alias, tuple(columns))
+            hint = {"CTEMaterializeAlways": "MATERIALIZED ", "CTEMaterializeNever": "NOT MATERIALIZED "}.get(
+                cte.get("ctematerialized", ""), ""
+            )
+            outputs = ", ".join(f"_c{n}" for n in range(1, len(columns) + 1))
+            parts.append(f"{alias}({outputs}) AS {hint}({query.sql()})")
+        return f"WITH {'RECURSIVE ' if is_recursive else ''}{', '.join(parts)} "
+
+    def _recursive(self, cte: Node, alias: str, aliases: list[str], parent: Scope | None) -> Query | None:
+        """A query that refers to itself; None if it does not."""
+        select = cte["ctequery"].get("SelectStmt", {})
+        if select.get("op") != "SETOP_UNION" or not _mentions(select["rarg"], cte["ctename"]):
+            return None
+        if any(key in select for key in ("sortClause", "limitCount", "withClause")):
+            raise refuse("ORDER BY, LIMIT or WITH in a recursive query")
+        start = self.query(select["larg"], parent)
+        # Values of the later steps have the representation of the first: numerics must be texts.
+        first = [_general(c.value) for c in start.resolved()]
+        columns = [
+            NamedColumn(c.name, replace(v, sql=f"_c{n}"))
+            for n, (c, v) in enumerate(zip(start.resolved(), first, strict=True), 1)
+        ]
+        self._common[-1][cte["ctename"]] = _Common(alias, tuple(_renamed(columns, aliases)))
+        step = self.query(select["rarg"], parent)
+        if len(step.columns) != len(columns):
+            raise QueryError("42601", "each UNION query must have the same number of columns")
+        if not select.get("all") and not all(is_plain(c.value) for c in columns):
+            raise refuse("a recursive UNION of these types", "Use UNION ALL.")
+        left = self._converted(start, [c.value for c in columns])
+        right = self._converted(step, [c.value for c in columns])
+        sql = f"{left} UNION {'ALL ' if select.get('all') else ''}{right}"
+        return Query(columns, lambda _: sql)
+
+    # Set operations
+
+    def _set_operation(self, select: Node, parent: Scope | None) -> Query:
+        word = _SET_OPERATIONS[select["op"]]
+        left, right = self.query(select["larg"], parent), self.query(select["rarg"], parent)
+        if len(left.columns) != len(right.columns):
+            raise QueryError("42601", f"each {word} query must have the same number of columns")
+        targets = []
+        for a, b in zip(left.columns, right.columns, strict=True):
+            x, _ = unify([a.value, b.value], word)
+            targets.append(replace(x, is_constant=False, literal=None))
+        arms = [self._converted(query, targets) for query in (left, right)]
+        is_all = bool(select.get("all"))
+        keys = [equality_key(replace(t, sql=f"_c{n}")) for n, t in enumerate(targets, 1)]
+        is_simple = all(key == f"_c{n}" for n, key in enumerate(keys, 1))
+        if is_all or is_simple:
+            sql = f"({arms[0]}) {word} {'ALL ' if is_all else ''}({arms[1]})"
+        elif word == "UNION":
+            sql = f"SELECT DISTINCT ON ({', '.join(keys)}) * FROM (({arms[0]}) UNION ALL ({arms[1]})) AS _u"
+        else:
+            raise refuse(f"{word} of these types", "Cast numerics to a fixed scale, or use EXISTS.")
+        columns = [
+            NamedColumn(c.name, replace(t, sql=f"_c{n}"))
+            for n, (c, t) in enumerate(zip(left.columns, targets, strict=True), 1)
+        ]
+        return self._ordered(select, columns, sql, parent)
+
+    def _converted(self, query: Query, targets: Sequence[Typed]) -> str:
+        """A query with its columns in the types and representations of `targets`."""
+        values = [align_to(convert(c.value, t.type), t) for c, t in zip(query.columns, targets, strict=True)]
+        return query.prefix + query.build(values)
+
+    def _ordered(self, select: Node, columns: list[NamedColumn], sql: str, parent: Scope | None) -> Query:
+        """A query of finished columns with ORDER BY and LIMIT on top, which see only the columns' names."""
+        tail = self._limits(select, parent)
+        order = []
+        for item in select.get("sortClause", []):
+            sort = item["SortBy"]
+            place = self._output_place(sort["node"], columns)
+            if place is None:
+                raise QueryError(
+                    "0A000",
+                    "invalid UNION/INTERSECT/EXCEPT ORDER BY clause",
+                    "Only result column names can be used, not expressions or functions.",
+                )
+            order.append(_sort_item(order_key(columns[place].value), sort))
+        suffix = (f" ORDER BY {', '.join(order)}" if order else "") + tail
+
+        def build(values: Sequence[Typed]) -> str:
+            outputs = ", ".join(f"{v.sql} AS _c{n}" for n, v in enumerate(values, 1))
+            is_same = all(v.sql == f"_c{n}" for n, v in enumerate(values, 1))
+            if is_same and not suffix:
+                return sql
+            return f"SELECT {outputs} FROM ({sql}) AS _s{suffix}"
+
+        return Query(columns, build)
+
+    def _output_place(self, node: Node, columns: Sequence[NamedColumn]) -> int | None:
+        """The column that ORDER BY or GROUP BY names by its number or its name; None if it is an expression."""
+        tag, fields = unwrap(node)
+        if tag == "A_Const" and "ival" in fields:
+            place = int(fields["ival"].get("ival", 0)) - 1
+            if not 0 <= place < len(columns):
+                raise QueryError("42P10", f"ORDER BY position {place + 1} is not in select list")
+            return place
+        if tag == "ColumnRef" and len(fields["fields"]) == 1 and "String" in fields["fields"][0]:
+            name = names(fields["fields"])[0]
+            found = [n for n, c in enumerate(columns) if c.name == name]
+            if len({columns[n].value.sql for n in found}) > 1:
+                raise QueryError("42702", f'ORDER BY "{name}" is ambiguous')
+            return found[0] if found else None
+        return None
+
+    def _limits(self, select: Node, parent: Scope | None) -> str:
+        if select.get("limitOption") == "LIMIT_OPTION_WITH_TIES":
+            raise refuse("FETCH FIRST … WITH TIES")
+        found = ""
+        for key, word in (("limitCount", "LIMIT"), ("limitOffset", "OFFSET")):
+            if key in select:
+                value = self.expressions.translate(select[key], Scope(parent))
+                if not value.is_null:
+                    found += f" {word} {convert(value, INT8).sql}"
+        return found
+
+    # VALUES
+
+    def _values(self, select: Node, parent: Scope | None) -> Query:
+        scope = Scope(parent)
+        rows = [[self.expressions.translate(v, scope) for v in row["List"]["items"]] for row in select["valuesLists"]]
+        if len({len(row) for row in rows}) > 1:
+            raise QueryError("42601", "VALUES lists must all be the same length")
+        made = [unify(column, "VALUES") for column in zip(*rows, strict=True)]
+        lines = ", ".join(f"({', '.join(column[n].sql for column in made)})" for n in range(len(rows)))
+        outputs = ", ".join(f"_c{n}" for n in range(1, len(made) + 1))
+        sql = f"SELECT * FROM (VALUES {lines}) AS _v({outputs})"
+        columns = [
+            NamedColumn(f"column{n}", replace(column[0], sql=f"_c{n}", is_constant=False, literal=None))
+            for n, column in enumerate(made, 1)
+        ]
+        return self._ordered(select, columns, sql, parent)
+
+    # SELECT
+
+    def _select(self, select: Node, parent: Scope | None) -> Query:
+        scope = Scope(parent)
+        for item in select.get("fromClause", []):
+            scope.items.append(self._from(item, scope))
+        where = self.expressions.condition(select["whereClause"], scope, "WHERE") if "whereClause" in select else ""
+        targets = self._target_nodes(select.get("targetList", []), scope)
+        grouping = self._group_by(select, scope, targets)
+        for item in select.get("windowClause", []):
+            definition = item["WindowDef"]
+            scope.windows[definition["name"]] = definition
+        having = self.expressions.condition(select["havingClause"], scope, "HAVING") if "havingClause" in select else ""
+        columns = [
+            NamedColumn(name, self.expressions.translate(node, scope) if isinstance(node, dict) else node)
+            for name, node in targets
+        ]
+        for column in columns:
+            if column.value.fields:
+                raise refuse("a row in a select list", "Select its columns: t.*")
+        order, order_places = self._sort_items(select, scope, targets, columns)
+        limits = self._limits(select, parent)
+        source = f" FROM {', '.join(item.sql for item in scope.items)}" if scope.items else ""
+        middle = source + (f" WHERE {where}" if where else "") + grouping + (f" HAVING {having}" if having else "")
+        tail = (f" ORDER BY {', '.join(order)}" if order else "") + limits
+        distinct = select.get("distinctClause")
+        if distinct is not None:
+            is_plain_distinct = not any(distinct[0].values()) if distinct[0] else True
+            if is_plain_distinct:
+                return self._distinct(columns, middle, order_places, limits)
+            keys = []
+            for node in distinct:
+                place = self._output_place(node, columns)
+                value = columns[place].value if place is not None else self.expressions.value(node, scope)
+                keys.append(equality_key(value))
+            head = f"SELECT DISTINCT ON ({', '.join(keys)}) "
+        else:
+            head = "SELECT "
+        has_sets = any("unnest(" in c.value.sql for c in columns)
+
+        def build(values: Sequence[Typed]) -> str:
+            if has_sets and tail:
+                listed = [f"{c.value.sql} AS _c{n}" for n, c in enumerate(columns, 1)]
+                listed += [
+                    f"{o.rpartition(' NULLS ')[0].rpartition(' ')[0]} AS _o{n}"
+                    for n, (p, _) in enumerate(order_places)
+                    if p is None
+                    for o in [order[n]]
+                ]
+                inner = ", ".join(listed)
+                outer = ", ".join(
+                    v.sql.replace(c.value.sql, f"_c{n}") + f" AS _c{n}"
+                    for n, (v, c) in enumerate(zip(values, columns, strict=True), 1)
+                )
+                sorts = [
+                    _sort_item(order_key(replace(columns[p].value, sql=f"_c{p + 1}")), s)
+                    if p is not None
+                    else _sort_item(f"_o{n}", s)
+                    for n, (p, s) in enumerate(order_places)
+                ]
+                ending = (f" ORDER BY {', '.join(sorts)}" if sorts else "") + limits
+                return f"SELECT {outer} FROM ({head}{inner}{middle}) AS _d{ending}"
+            outputs = ", ".join(f"{v.sql} AS _c{n}" for n, v in enumerate(values, 1))
+            return f"{head}{outputs or 'NULL AS _c1'}{middle}{tail}"
+
+        return Query(columns, build)
+
+    def _distinct(
+        self,
+        columns: list[NamedColumn],
+        middle: str,
+        places: Sequence[tuple[int | None, Node]],
+        limits: str,
+    ) -> Query:
+        """SELECT DISTINCT: the order applies to the distinct rows."""
+        values = [convert(c.value, TEXT) if c.value.is_unknown else c.value for c in columns]
+        inner = ", ".join(f"{v.sql} AS _c{n}" for n, v in enumerate(values, 1))
+        keys = [equality_key(replace(v, sql=f"_c{n}")) for n, v in enumerate(values, 1)]
+        if all(key == f"_c{n}" for n, key in enumerate(keys, 1)):
+            sql = f"SELECT DISTINCT {inner}{middle}"
+        else:
+            sql = f"SELECT DISTINCT ON ({', '.join(keys)}) * FROM (SELECT {inner}{middle}) AS _k"
+        order = []
+        for place, sort in places:
+            if place is None:
+                raise QueryError("42P10", "for SELECT DISTINCT, ORDER BY expressions must appear in select list")
+            order.append(_sort_item(order_key(replace(values[place], sql=f"_c{place + 1}")), sort))
+        made = [
+            NamedColumn(c.name, replace(v, sql=f"_c{n}", is_constant=False, literal=None))
+            for n, (c, v) in enumerate(zip(columns, values, strict=True), 1)
+        ]
+        suffix = (f" ORDER BY {', '.join(order)}" if order else "") + limits
+
+        def build(outputs: Sequence[Typed]) -> str:
+            listed = ", ".join(f"{v.sql} AS _c{n}" for n, v in enumerate(outputs, 1))
+            return f"SELECT {listed} FROM ({sql}) AS _d{suffix}"
+
+        return Query(made, build)
+
+    def _target_nodes(self, targets: Sequence[Node], scope: Scope) -> list[tuple[str, Any]]:
+        """The select list: name and node of each item, or the column itself for those of `*`."""
+        found: list[tuple[str, Any]] = []
+        for item in targets:
+            target = item["ResTarget"]
+            node = target["val"]
+            if "ColumnRef" in node and "A_Star" in node["ColumnRef"]["fields"][-1]:
+                parts = names(node["ColumnRef"]["fields"][:-1])
+                if not parts:
+                    if not scope.items:
+                        raise QueryError("42601", "SELECT * with no tables specified is not valid")
+                    found += [(c.name, _star_node(c)) for source in scope.items for c in source.columns]
+                else:
+                    table = scope.table(parts[-1], parts[-2] if len(parts) > 1 else None)
+                    found += [(c.name, _star_node(c)) for c in table.columns]
+            elif "A_Indirection" in node and "A_Star" in node["A_Indirection"]["indirection"][-1]:
+                raise refuse("the expansion of a row")
+            else:
+                found.append((target.get("name") or column_name(node), node))
+        return found
+
+    # GROUP BY, ORDER BY, windows
+
+    def _group_by(self, select: Node, scope: Scope, targets: list[tuple[str, Any]]) -> str:
+        if "groupClause" not in select:
+            return ""
+        groups: dict[str, Typed] = {}
+        is_simple = not any("GroupingSet" in item for item in select["groupClause"])
+        parts = [self._group_item(item, scope, targets, groups, is_simple) for item in select["groupClause"]]
+        scope.groups.update(groups)
+        if select.get("groupDistinct"):
+            raise refuse("GROUP BY DISTINCT")
+        return f" GROUP BY {', '.join(parts)}"
+
+    def _group_item(
+        self, item: Node, scope: Scope, targets: list[tuple[str, Any]], groups: dict[str, Typed], is_simple: bool
+    ) -> str:
+        if "GroupingSet" in item:
+            kind = item["GroupingSet"]["kind"]
+            inner = [self._group_item(n, scope, targets, groups, False) for n in item["GroupingSet"].get("content", [])]
+            words = {"GROUPING_SET_ROLLUP": "ROLLUP", "GROUPING_SET_CUBE": "CUBE", "GROUPING_SET_SETS": "GROUPING SETS"}
+            if kind == "GROUPING_SET_EMPTY":
+                return "()"
+            return f"{words[kind]} ({', '.join(inner)})"
+        if "RowExpr" in item:
+            args = item["RowExpr"].get("args", [])
+            return f"({', '.join(self._group_item(n, scope, targets, groups, is_simple) for n in args)})"
+        node = self._group_node(item, scope, targets)
+        value = node if isinstance(node, Typed) else self.expressions.translate(node, scope)
+        if value.is_unknown:
+            value = convert(value, TEXT)
+        if value.fields:
+            raise refuse("GROUP BY of a row")
+        key = equality_key(value)
+        if value.is_constant:
+            return f"CAST({key} AS VARCHAR)"
+        if key != value.sql:
+            shown = f"any_value({value.sql})"
+            if not is_simple:
+                shown = f"CASE WHEN grouping({key}) = 0 THEN {shown} END"
+            if isinstance(node, Typed):
+                groups[f"typed {value.sql}"] = value
+            else:
+                groups[fingerprint(node)] = replace(value, sql=shown)
+                # The same column may be written with and without its table.
+                others = [other for _, other in targets if isinstance(other, dict) and "ColumnRef" in other]
+                for other in others if "ColumnRef" in node else ():
+                    if self.expressions.translate(other, scope).sql == value.sql:
+                        groups[fingerprint(other)] = groups[fingerprint(node)]
+        return key
+
+    def _group_node(self, item: Node, scope: Scope, targets: list[tuple[str, Any]]) -> Any:
+        """The expression that a GROUP BY item means: a number or an output name stands for an item of the list."""
+        tag, fields = unwrap(item)
+        if tag == "A_Const" and "ival" in fields:
+            place = int(fields["ival"].get("ival", 0)) - 1
+            if not 0 <= place < len(targets):
+                raise QueryError("42P10", f"GROUP BY position {place + 1} is not in select list")
+            return targets[place][1]
+        if tag == "ColumnRef" and len(fields["fields"]) == 1 and "String" in fields["fields"][0]:
+            name = names(fields["fields"])[0]
+            if not any(c.name == name for source in scope.items for c in source.columns):
+                found = [node for target, node in targets if target == name]
+                if found:
+                    return found[0]
+        return item
+
+    def _sort_items(
+        self, select: Node, scope: Scope, targets: list[tuple[str, Any]], columns: Sequence[NamedColumn]
+    ) -> tuple[list[str], list[tuple[int | None, Node]]]:
+        order, places = [], []
+        for item in select.get("sortClause", []):
+            sort = item["SortBy"]
+            if sort.get("useOp"):
+                raise refuse("ORDER BY … USING")
+            place = self._output_place(sort["node"], columns)
+            if place is None:
+                mark = fingerprint(sort["node"])
+                place = next(
+                    (n for n, (_, node) in enumerate(targets) if isinstance(node, dict) and fingerprint(node) == mark),
+                    None,
+                )
+            value = columns[place].value if place is not None else self.expressions.value(sort["node"], scope)
+            if value.is_unknown:
+                value = convert(value, TEXT)
+            if place is None and (same := [n for n, c in enumerate(columns) if c.value.sql == value.sql]):
+                place = same[0]
+            if value.is_constant:
+                continue
+            order.append(_sort_item(order_key(value), sort))
+            places.append((place, sort))
+        return order, places
+
+    def order_items(self, clause: Sequence[Node], scope: Scope) -> str:
+        """The ORDER BY of an aggregate or a window."""
+        items = []
+        for item in clause:
+            sort = item["SortBy"]
+            value = self.expressions.value(sort["node"], scope)
+            items.append(_sort_item(f"({value.sql})" if value.is_constant else order_key(value), sort))
+        return ", ".join(items)
+
+    def window(self, definition: Node, scope: Scope) -> str:
+        """The SQL of an OVER clause."""
+        name = definition.get("name") or definition.get("refname")
+        base: Node = {}
+        if name:
+            found: Any = scope.windows.get(name)
+            if found is None:
+                raise QueryError("42704", f'window "{name}" does not exist')
+            base = found
+            if definition.get("name"):
+                return self.window({k: v for k, v in base.items() if k != "name"}, scope)
+        partition = definition.get("partitionClause") or base.get("partitionClause") or []
+        order = definition.get("orderClause") or base.get("orderClause") or []
+        parts = []
+        if partition:
+            keys = [equality_key(self.expressions.value(node, scope)) for node in partition]
+            parts.append(f"PARTITION BY {', '.join(keys)}")
+        if order:
+            parts.append(f"ORDER BY {self.order_items(order, scope)}")
+        if frame := self._frame(definition, order, scope):
+            parts.append(frame)
+        return f"({' '.join(parts)})"
+
+    def _frame(self, definition: Node, order: Sequence[Node], scope: Scope) -> str:
+        options = definition.get("frameOptions", 0)
+        if not options & 1:
+            return ""
+        mode = "ROWS" if options & 4 else "GROUPS" if options & 8 else "RANGE"
+        offset_type = INT8
+        if mode == "RANGE" and options & 0x7800:
+            value = self.expressions.value(order[0]["SortBy"]["node"], scope) if len(order) == 1 else None
+            if value is None or not is_plain(value) or value.name == "numeric":
+                raise refuse("RANGE with an offset for this ORDER BY")
+            is_time = value.name in ("date", "timestamp", "timestamptz", "time", "interval")
+            offset_type = pg_type.INTERVAL if is_time else value.base
+
+        def bound(is_start: bool) -> str:
+            shift = 0 if is_start else 1
+            if options & (0x20 << shift):
+                return "UNBOUNDED PRECEDING"
+            if options & (0x80 << shift):
+                return "UNBOUNDED FOLLOWING"
+            if options & (0x200 << shift):
+                return "CURRENT ROW"
+            node = definition["startOffset" if is_start else "endOffset"]
+            value = convert(self.expressions.translate(node, scope), offset_type).sql
+            return f"{value} {'PRECEDING' if options & (0x800 << shift) else 'FOLLOWING'}"
+
+        exclusion = {0x8000: " EXCLUDE CURRENT ROW", 0x10000: " EXCLUDE GROUP", 0x20000: " EXCLUDE TIES"}
+        ending = next((text for bit, text in exclusion.items() if options & bit), "")
+        if options & 0x10:
+            return f"{mode} BETWEEN {bound(True)} AND {bound(False)}{ending}"
+        return f"{mode} BETWEEN {bound(True)} AND CURRENT ROW{ending}"
+
+    # FROM
+
+    def _from(self, node: Node, scope: Scope) -> FromItem:
+        tag, fields = unwrap(node)
+        match tag:
+            case "RangeVar":
+                return self._table(fields)
+            case "RangeSubselect":
+                return self._subselect(fields, scope)
+            case "JoinExpr":
+                return self._join(fields, scope)
+            case "RangeFunction":
+                return self._function(fields, scope)
+        raise refuse({"RangeTableSample": "TABLESAMPLE"}.get(tag, tag))
+
+    def _table(self, fields: Node) -> FromItem:
+        name, schema = fields["relname"], fields.get("schemaname")
+        alias_node = fields.get("alias", {})
+        alias = self._alias()
+        aliases = names(alias_node.get("colnames", []))
+        common = None
+        if schema is None:
+            common = next((c[name] for c in reversed(self._common) if name in c), None)
+        if common is not None:
+            sql = f"{common.sql} AS {alias}"
+            given = [
+                NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(common.columns, 1)
+            ]
+            table_schema = None
+        else:
+            source = self.catalog.source(fields.get("catalogname"), schema, name)
+            sql = f"{source.sql} AS {alias}"
+            given = [
+                NamedColumn(c.name, replace(c.value, sql=c.value.sql.replace("{t}", alias))) for c in source.columns
+            ]
+            table_schema = source.schema
+        columns = tuple(_renamed(given, aliases))
+        shown = alias_node.get("aliasname", name)
+        table = TableName(shown, columns, None if "aliasname" in alias_node else table_schema)
+        return FromItem(sql, (table,), columns)
+
+    def _subselect(self, fields: Node, scope: Scope) -> FromItem:
+        parent = scope if fields.get("lateral") else scope.parent
+        query = self.query(fields["subquery"], parent)
+        alias = self._alias()
+        alias_node = fields.get("alias", {})
+        given = [NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(query.resolved(), 1)]
+        columns = tuple(_renamed(given, names(alias_node.get("colnames", []))))
+        outputs = ", ".join(f"_c{n}" for n in range(1, len(given) + 1))
+        sql = f"{'LATERAL ' if fields.get('lateral') else ''}({query.sql()}) AS {alias}({outputs})"
+        tables = (TableName(alias_node["aliasname"], columns),) if alias_node else ()
+        return FromItem(sql, tables, columns)
+
+    def _join(self, fields: Node, scope: Scope) -> FromItem:
+        left = self._from(fields["larg"], scope)
+        around = Scope(scope.parent, [*scope.items, left])
+        right = self._from(fields["rarg"], around)
+        kind = _JOINS[fields.get("jointype", "JOIN_INNER")]
+        shared: list[str] = []
+        if fields.get("isNatural"):
+            shared = [c.name for c in left.columns if any(c.name == d.name for d in right.columns)]
+        elif "usingClause" in fields:
+            shared = names(fields["usingClause"])
+        inside = Scope(scope.parent, [*scope.items, left, right])
+        columns = (*left.columns, *right.columns)
+        if shared:
+            condition, columns = self._using(shared, left, right, kind)
+        elif "quals" in fields:
+            condition = self.expressions.condition(fields["quals"], inside, "JOIN/ON")
+        else:
+            condition = "true"
+        sql = f"({left.sql} {kind} {right.sql} ON {condition})"
+        if condition == "true" and kind == "JOIN":
+            sql = f"({left.sql} CROSS JOIN {right.sql})"
+        tables = (*left.tables, *right.tables)
+        if "alias" in fields:
+            alias = fields["alias"]
+            columns = tuple(_renamed(list(columns), names(alias.get("colnames", []))))
+            tables = (TableName(alias["aliasname"], columns),)
+        return FromItem(sql, tables, columns)
+
+    def _using(
+        self, shared: Sequence[str], left: FromItem, right: FromItem, kind: str
+    ) -> tuple[str, tuple[NamedColumn, ...]]:
+        tests, merged = [], []
+        for name in shared:
+            sides = []
+            for item, side in ((left, "left"), (right, "right")):
+                found = [c.value for c in item.columns if c.name == name]
+                if len(found) != 1:
+                    problem = "42703" if not found else "42702"
+                    raise QueryError(
+                        problem,
+                        f'column "{name}" specified in USING clause does not exist in {side} table'
+                        if not found
+                        else f'common column name "{name}" appears more than once in {side} table',
+                    )
+                sides.append(found[0])
+            a, b = sides
+            tests.append(self.expressions.binary("=", a, b).sql)
+            x, y = unify([a, b], "JOIN/USING")
+            value = {"RIGHT JOIN": y, "FULL JOIN": replace(x, sql=f"coalesce({x.sql}, {y.sql})")}.get(kind, x)
+            merged.append(NamedColumn(name, value))
+        rest = [c for item in (left, right) for c in item.columns if c.name not in shared]
+        return " AND ".join(tests), (*merged, *rest)
+
+    def _function(self, fields: Node, scope: Scope) -> FromItem:
+        if fields.get("is_rowsfrom") and len(fields["functions"]) > 1:
+            raise refuse("ROWS FROM")
+        call = fields["functions"][0]["List"]["items"][0]
+        alias_node = fields.get("alias", {})
+        alias = self._alias()
+        aliases = names(alias_node.get("colnames", []))
+        if fields.get("coldeflist"):
+            raise refuse("a column definition list")
+        tag, node = unwrap(call)
+        if tag != "FuncCall":
+            value = self.expressions.value(call, scope)
+            return self._scalar_item(value, column_name(call), alias, alias_node, aliases)
+        parts = names(node["funcname"])
+        name = parts[-1]
+        shown = alias_node.get("aliasname", name)
+        if parts[0] == "tailrace" or name in _TABLE_FUNCTIONS:
+            source = self.catalog.table_function(".".join(p for p in parts if p != "pg_catalog"))
+            if source is None:
+                raise QueryError("42883", f"function {'.'.join(parts)} does not exist")
+            columns = tuple(
+                _renamed(
+                    [
+                        NamedColumn(c.name, replace(c.value, sql=c.value.sql.replace("{t}", alias)))
+                        for c in source.columns
+                    ],
+                    aliases,
+                )
+            )
+            return FromItem(f"{source.sql} AS {alias}", (TableName(shown, columns),), columns)
+        around = Scope(scope.parent, scope.items)
+        arguments = [self.expressions.translate(a, around) for a in node.get("args", [])]
+        if name == "_pg_expandarray":
+            return self._expanded_array(arguments[0], alias, shown, aliases)
+        if not functions(name) or not any(s.kind == "s" for s in functions(name)):
+            value = self.expressions.value(call, around)
+            return self._scalar_item(value, name, alias, alias_node, aliases)
+        resolved = resolve_function(name, [a.type for a in arguments])
+        made = [convert(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
+        lists = set_function.lists(resolved, made)
+        ordinality = bool(fields.get("ordinality"))
+        is_constant = all(a.is_constant for a in made)
+        if name == "generate_series" and is_constant and not ordinality and made[0].name in ("int4", "int8"):
+            given = ", ".join(a.sql for a in made)
+            type_ = resolved.result
+            value = Typed(f"CAST({alias}._c1 AS {'INTEGER' if type_.name == 'int4' else 'BIGINT'})", type_)
+            sql = f"generate_series({given}) AS {alias}(_c1)"
+            columns_list = [NamedColumn(name, value)]
+        else:
+            selected = [f"unnest({c.value.sql}) AS _c{n}" for n, c in enumerate(lists, 1)]
+            columns_list = [NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(lists, 1)]
+            if ordinality:
+                place = len(lists) + 1
+                selected.append(f"unnest(generate_series(1, len({lists[0].value.sql}))) AS _c{place}")
+                columns_list.append(NamedColumn("ordinality", Typed(f"{alias}._c{place}", INT8)))
+            sql = f"LATERAL (SELECT {', '.join(selected)}) AS {alias}"
+        if len(lists) == 1 and "aliasname" in alias_node:
+            columns_list[0] = replace(columns_list[0], name=shown)
+        columns = tuple(_renamed(columns_list, aliases))
+        scalar = shown if len(lists) == 1 and not ordinality else None
+        return FromItem(sql, (TableName(shown, columns),), columns, scalar)
+
+    def _scalar_item(self, value: Typed, name: str, alias: str, alias_node: Node, aliases: list[str]) -> FromItem:
+        """A function in FROM that returns one value: a table of one row."""
+        if value.fields:
+            raise refuse("a row in FROM")
+        shown = alias_node.get("aliasname", name)
+        columns = tuple(_renamed([NamedColumn(shown, replace(value, sql=f"{alias}._c1", is_constant=False))], aliases))
+        return FromItem(f"LATERAL (SELECT {value.sql} AS _c1) AS {alias}", (TableName(shown, columns),), columns, shown)
+
+    def _expanded_array(self, value: Typed, alias: str, shown: str, aliases: list[str]) -> FromItem:
+        element = pg_type.base_type(value.base.element or TEXT)
+        numbers = f"generate_series(1, len({value.sql}))"
+        sql = f"LATERAL (SELECT unnest({value.sql}) AS _c1, unnest({numbers}) AS _c2) AS {alias}"
+        given = [
+            NamedColumn("x", Typed(f"{alias}._c1", element)),
+            NamedColumn("n", Typed(f"CAST({alias}._c2 AS INTEGER)", pg_type.INT4)),
+        ]
+        columns = tuple(_renamed(given, aliases))
+        return FromItem(sql, (TableName(shown, columns),), columns)
+
+
+_TABLE_FUNCTIONS: Final = frozenset(
+    ("pg_show_all_settings", "pg_get_keywords", "pg_get_publication_tables", "pg_partition_ancestors", "aclexplode")
+)
+
+
+def align_to(value: Typed, target: Typed) -> Typed:
+    """A value in the representation of another of its type."""
+    if (
+        target.name == "numeric"
+        and target.scale is not None
+        and value.scale is None
+        and not value.sql.startswith("CAST(NULL")
+    ):
+        return replace(value, sql=f"CAST({value.sql} AS DECIMAL(38, {target.scale}))", scale=target.scale)
+    return align([target, value])[1]
+
+
+def _general(value: Typed) -> Typed:
+    """A value in the representation that all values of its type have."""
+    from tailrace.query.sql.typed import as_numeric_text
+
+    return as_numeric_text(value) if value.name == "numeric" else value
+
+
+def _renamed(columns: Sequence[NamedColumn], aliases: Sequence[str]) -> list[NamedColumn]:
+    if len(aliases) > len(columns):
+        raise QueryError("42P10", f"table has {len(columns)} columns available but {len(aliases)} columns specified")
+    return [replace(c, name=aliases[n]) if n < len(aliases) else c for n, c in enumerate(columns)]
+
+
+def _star_node(column: NamedColumn) -> Typed:
+    return column.value
+
+
+def _sort_item(key: str, sort: Node) -> str:
+    is_descending = sort.get("sortby_dir") == "SORTBY_DESC"
+    nulls = {"SORTBY_NULLS_FIRST": "FIRST", "SORTBY_NULLS_LAST": "LAST"}.get(
+        sort.get("sortby_nulls", ""), "FIRST" if is_descending else "LAST"
+    )
+    return f"{key} {'DESC' if is_descending else 'ASC'} NULLS {nulls}"
+
+
+def _mentions(node: Any, name: str) -> bool:
+    if isinstance(node, dict):
+        if node.get("relname") == name and "schemaname" not in node:
+            return True
+        return any(_mentions(value, name) for value in node.values())
+    return isinstance(node, list) and any(_mentions(value, name) for value in node)

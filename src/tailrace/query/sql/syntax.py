@@ -1,0 +1,53 @@
+"""PostgreSQL's own parser: a statement's text to its syntax tree, as nested dictionaries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pgparse
+
+from tailrace.query.query_error import EXACT, UNSUPPORTED, QueryError
+
+Node = dict[str, Any]
+"""A node without its tag, such as the fields of a `SelectStmt`."""
+
+
+def parse_statement(sql: str) -> tuple[str, Node]:
+    """The tag and the fields of the only statement in `sql`."""
+    try:
+        found = pgparse.parse(sql)
+    except pgparse.PGQueryError as error:
+        raise QueryError("42601", str(error.message if hasattr(error, "message") else error)) from None
+    except RecursionError:
+        raise QueryError("54001", "the statement is nested too deeply") from None
+    if len(found) != 1:
+        raise QueryError("42601", "cannot insert multiple commands into a prepared statement")
+    return unwrap(found[0]["stmt"])
+
+
+def unwrap(node: Node) -> tuple[str, Node]:
+    """The tag of a node and its fields."""
+    [(tag, fields)] = node.items()
+    return tag, fields
+
+
+def names(nodes: list[Node]) -> list[str]:
+    """The texts of a list of strings, such as a qualified name."""
+    return [node["String"].get("sval", "") for node in nodes]
+
+
+def fingerprint(node: Any) -> str:
+    """A text that is equal for expressions that are written equally, wherever they stand."""
+    return json.dumps(_without_location(node), sort_keys=True)
+
+
+def _without_location(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_location(value) for key, value in node.items() if key != "location"}
+    return [_without_location(value) for value in node] if isinstance(node, list) else node
+
+
+def refuse(what: str, hint: str = "") -> QueryError:
+    """The error for what has no exact rendering."""
+    return QueryError(UNSUPPORTED, f"{what} is not supported", hint or EXACT)
