@@ -236,3 +236,61 @@ SELECT customer, amount - lag(amount) OVER (PARTITION BY customer ORDER BY place
 SELECT date_trunc('week', placed_at)::date AS w, count(DISTINCT customer) AS c, sum(amount) FILTER (WHERE status = 'ok') AS ok, round(100.0 * count(*) FILTER (WHERE note IS NULL) / count(*), 1) AS pct FROM orders GROUP BY 1 ORDER BY 1
 SELECT g.d::date AS d, count(o.id) FROM generate_series(timestamp '2025-01-01', timestamp '2025-01-05', interval '1 day') AS g(d) LEFT JOIN orders o ON o.placed_at::date = g.d::date GROUP BY 1 ORDER BY 1
 SELECT left('abc', -1), right('abc', -1), lpad('abc', 2), lpad('x', 3), rpad('x', 3, 'ab'), rpad('x', 3), repeat('x', -1), repeat('ab', 2), repeat(name, 2) FROM customers ORDER BY id LIMIT 2
+SELECT arr[1], tarr[2], arr[2:3] FROM kinds ORDER BY id
+SELECT id, m FROM kinds ORDER BY m, id
+SELECT id FROM kinds WHERE m > 'sad' ORDER BY id
+SELECT max(m), min(m) FROM kinds
+SELECT id, net FROM kinds ORDER BY net, id
+SELECT id FROM kinds WHERE net << '10.0.0.0/7' OR net = '::1' ORDER BY id
+SELECT upper(r), lower(r), isempty(r), r @> 3 FROM kinds ORDER BY id
+SELECT avg(i4)::int, avg(i2)::int, avg(id)::int FROM kinds
+SELECT count(n), count(n2), sum(n), max(n), avg(n) FROM kinds
+SELECT n, n + 1, n * 2, n / 3, round(n, 2), n::text FROM kinds ORDER BY id
+SELECT id FROM kinds WHERE t = '\x4142' OR t = '2024-01-01 12:00Z' ORDER BY id
+SELECT id::text label, amount::int x FROM orders ORDER BY id LIMIT 2
+SELECT value FROM jsonb_array_elements('[1, {"a": 2}, "x"]') ORDER BY value::text
+SELECT * FROM jsonb_array_elements_text('[1, {"a": 2}, "x", null]') WITH ORDINALITY
+SELECT jsonb_set('{"a": {"b": 1}}', '{a,b}', '[2]'), jsonb_set('{"a": 1}', '{c}', '2'), jsonb_set('{"a": 1}', '{c}', '2', false)
+SELECT jsonb_agg(id ORDER BY id DESC), jsonb_agg(name ORDER BY id), json_agg(score ORDER BY id), jsonb_object_agg(id, name) FROM customers WHERE id < 4
+SELECT date_bin('15 minutes', placed_at, timestamptz '2025-01-01 00:00+00') FROM orders ORDER BY id LIMIT 5
+SELECT width_bucket(amount, 0, 1000, 10), width_bucket(5.35::float8, 0.024, 10.06, 5) FROM orders ORDER BY id LIMIT 5
+SELECT length(bin), length('\x0102'::bytea), octet_length(bin) FROM kinds ORDER BY id
+SELECT ARRAY[1, 2] || 3, 0 || ARRAY[1], ARRAY[1] || ARRAY[2, 3], ARRAY['a'] || 'b'::text, arr || 9 FROM kinds WHERE id = 1
+SELECT sum(iv), sum(iv) FILTER (WHERE id < 2) FROM kinds
+SELECT generate_subscripts(tarr, 1) FROM kinds WHERE id = 1
+SELECT s, tarr[s] FROM kinds, generate_subscripts(tarr, 1) s WHERE id = 1 ORDER BY s
+SELECT j -> 'a', j ->> 'a', jb -> 'b', jb #> '{b}', jb #>> '{b,c}' FROM kinds ORDER BY id
+SELECT mo, mo + mo, mo::numeric, sum(mo) OVER () FROM kinds ORDER BY id
+SELECT mo FROM kinds ORDER BY mo DESC, id
+SELECT B'1010' & B'0110', B'1' || B'01', length(B'101'), B'10' < B'110', B'101'::text
+SELECT array_agg(n ORDER BY n), array_agg(m ORDER BY m), array_agg(net ORDER BY net) FROM kinds
+SELECT DISTINCT n FROM kinds ORDER BY n
+SELECT rate, count(*) FROM orders GROUP BY rate ORDER BY rate
+SELECT rate FROM orders WHERE id < 5 UNION SELECT 1.50 ORDER BY 1
+SELECT 'NaN'::numeric, 'Infinity'::numeric > 1e400, 1e40::numeric + 1, 0.1::float8::numeric, 1.005::float8::numeric(10,2), 123456789.123456789::numeric * 987654321.987654321
+SELECT count(*) FROM orders o JOIN kinds k ON k.n = o.rate
+SELECT 10 / 4.0, 1 / 3::numeric, 2::numeric / 3, 100.0 / 7 * 7, 7 % 2.5, -7.5 % 2
+SELECT stddev(quantity), variance(amount), stddev_pop(rate) FROM orders
+SELECT extract(epoch FROM iv), extract(hour FROM iv), iv * 2, iv + interval '1 day' FROM kinds ORDER BY id
+SELECT 'a' || 3.0::float8, 'x' || 1.50, concat(1.5::float4, true, ch, d) FROM kinds ORDER BY id
+SELECT ch || '|', ch::text || '|', length(ch), ch = 'ab   ' FROM kinds ORDER BY id
+SELECT current_setting('server_version_num')::int > 90000, current_setting('nothing.x', true)
+SELECT indkey FROM pg_index WHERE indrelid = 'items'::regclass
+SELECT x[1] FROM (SELECT ARRAY[id, 2] AS x FROM customers WHERE id = 1) t
+SELECT customer, percentile_disc(0.5) WITHIN GROUP (ORDER BY amount) FROM orders GROUP BY 1 ORDER BY 1 LIMIT 3
+SELECT jsonb_build_object('a', 1, 'b', ARRAY[1,2], 'c', NULL), json_build_object('a', 1.50, 'b', 'x'), to_jsonb(ARRAY['x']), row_to_json(c) FROM (SELECT id, name FROM customers WHERE id = 1) c
+SELECT * FROM orders ORDER BY id
+SELECT id, n, mo::numeric FROM kinds ORDER BY id
+SELECT sum(rate), max(rate), min(rate), avg(rate), avg(amount), avg(quantity) FROM orders
+SELECT rate, rate * 2, rate + 0.5, round(rate, 1), rate * amount FROM orders ORDER BY id
+SELECT id FROM orders ORDER BY rate DESC, id
+SELECT 7.0 / 2, 1 / 3.0, 22::numeric / 7
+SELECT extract(second FROM placed_at), extract(epoch FROM placed_at) FROM orders ORDER BY id LIMIT 9
+SELECT trunc(1.256, 2), trunc(2.7), div(7, 2), log(100.0::float8), ln(1.0::float8), exp(0.0::float8), pi()
+SELECT round(score::numeric, 1), round(amount, 1) FROM customers JOIN orders USING (id) ORDER BY id
+SELECT sum(x)/count(x) FROM (VALUES (1::bigint), (2)) t(x)
+SELECT a / b AS x, a % b AS y, mod(a, b) AS z FROM (VALUES (6.5, 2), (-7, 2)) t(a, b)
+SELECT 7 / 2 * 2.0 AS a, 7 / 2.0 AS b, 10 / 3 AS c, -10 / 3 AS d, 10 % -3 AS e, 1.0 / 8 AS f
+SELECT id, jb = '{"b": {"c": 1.5}}', jb || '{"z": 1}', jb @> '{"b": {}}', jb ? 'b', jb ?| '{a,b}', jb ?& ARRAY['b'] FROM kinds ORDER BY id
+SELECT x #- '{b,c}', x - 'b', x - '{a,b}'::text[] FROM (VALUES ('{"a": 1, "b": {"c": 2, "d": 3}}'::jsonb), ('{}')) v(x)
+SELECT e.key, e.value FROM jsonb_each_text('{"a": 1.50, "b": {"c": null}, "d": null}') e ORDER BY 1

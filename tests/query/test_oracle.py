@@ -1,12 +1,11 @@
 """The server's results equal PostgreSQL's: column names and text of values, for every query in the .sql files.
 
-Where DuckDB does not compute exact decimals (averages, quotients), values are compared as numbers.
+Statistics of floats may differ in the last digit, as they do in PostgreSQL between two plans.
 """
 
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +48,7 @@ def test_result_equals_postgresql(both: Any, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", _queries("numbers.sql"))
-def test_numbers_are_close_to_postgresql(both: Any, query: str) -> None:
+def test_statistics_of_floats_are_close_to_postgresql(both: Any, query: str) -> None:
     ours, theirs = both
     (names, rows), (expected_names, expected_rows) = _answer(ours, query), _answer(theirs, query)
     assert names == expected_names
@@ -59,9 +58,7 @@ def test_numbers_are_close_to_postgresql(both: Any, query: str) -> None:
 
 
 def _are_near(value: str, other: str) -> bool:
-    """Whether the decimals are equal or differ by a rounding error of a double or of numeric(38,10)."""
-    exact = Decimal(value) == Decimal(other) if len(other) < 17 else False
-    return exact or math.isclose(float(value), float(other), rel_tol=1e-14, abs_tol=5e-11)
+    return math.isclose(float(value), float(other), rel_tol=1e-14)
 
 
 @pytest.mark.parametrize("table", ["customers", "orders", "items", "kinds"])

@@ -92,6 +92,11 @@ _MACROS: Final = (
     "pg_time_interval(a) AS to_microseconds(epoch_us(a))",
     "pg_date_minus(a, b) AS CASE WHEN isfinite(a) AND isfinite(b) THEN a - b"
     " WHEN a IS NOT NULL AND b IS NOT NULL THEN error('[22008] cannot subtract infinite dates') END",
+    *(
+        f"{name}(a, b) AS CASE WHEN isfinite(a) AND isfinite(b) THEN {value} WHEN a IS NOT NULL AND b IS NOT NULL THEN"
+        " error('[0A000] infinite intervals are not supported') END"
+        for name, value in (("pg_age", "age(a, b)"), ("pg_timestamp_minus", "a - b"))
+    ),
     "pg_date_bin(w, a, o) AS CASE WHEN pg_interval_months(w) <> 0 THEN"
     " error('[0A000] timestamps cannot be binned into intervals containing months or years')"
     " ELSE time_bucket(w, a, o) END",

@@ -37,8 +37,7 @@ _FRESHNESS: Final = (
     ("age_seconds", "float8"),
 )
 _TABLE_FUNCTIONS: Final = {
-    "pg_get_keywords": (("word", "text"), ("catcode", "char"), ("barelabel", "bool"),
-                        ("catdesc", "text"), ("baredesc", "text")),
+    "pg_get_keywords": (("word", "text"), ("catcode", "char")),
     "pg_show_all_settings": (("name", "text"), ("setting", "text")),
 }  # fmt: skip
 

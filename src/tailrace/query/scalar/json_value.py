@@ -127,15 +127,18 @@ def get_member_text(text: str, key: str) -> str | None:
     return as_text(value[key]) if isinstance(value, dict) and key in value else None
 
 
+def _as_list(value: Any) -> list[Any]:
+    """A jsonb as an array: PostgreSQL stores a scalar as an array of one element, and operators show it."""
+    return value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
+
+
 def get_element(text: str, place: int) -> str | None:
-    value = _loaded(text)
-    exists, found = _element(value, place) if isinstance(value, list) else (False, None)
+    exists, found = _element(_as_list(_loaded(text)), place)
     return dump(found) if exists else None
 
 
 def get_element_text(text: str, place: int) -> str | None:
-    value = _loaded(text)
-    return as_text(_element(value, place)[1]) if isinstance(value, list) else None
+    return as_text(_element(_as_list(_loaded(text)), place)[1])
 
 
 def _at(text: str, path: Sequence[str | None]) -> tuple[bool, Any]:

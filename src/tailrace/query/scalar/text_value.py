@@ -142,7 +142,7 @@ _MICROSECONDS: Final = {
     "millisecond": 1000, "milliseconds": 1000, "ms": 1000, "microsecond": 1, "microseconds": 1, "us": 1,
 }  # fmt: skip
 _INTERVAL_PART: Final = re.compile(
-    r"\s*(?:([+-]?)([0-9]+):([0-9]{1,2})(?::([0-9]{1,2}(?:\.[0-9]+)?))?|([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+))\s*"
+    r"\s*(?:([+-]?)([0-9]+):([0-9]{1,2})(?::([0-9]{1,2}(?:\.[0-9]+)?))?|([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]*))\s*"
 )
 
 
@@ -164,7 +164,7 @@ def interval_parts(text: str) -> tuple[int, int, int]:
             clock = Fraction(found[2]) * 3600 + Fraction(found[3]) * 60 + Fraction(found[4] or 0)
             micros += (-clock if found[1] == "-" else clock) * 1_000_000
             continue
-        count, unit = Fraction(found[5]), found[6]
+        count, unit = Fraction(found[5]), found[6] or "second"
         if unit in _MICROSECONDS:
             micros += count * _MICROSECONDS[unit]
         elif count.denominator != 1:

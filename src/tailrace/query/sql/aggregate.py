@@ -170,7 +170,12 @@ def _statistic(call: Call) -> Typed:
     (value,) = call.arguments
     function = _STATISTICS[call.name]
     if value.name in ("float4", "float8"):
-        return Typed(call.plain(function, f"CAST({value.sql} AS DOUBLE)"), FLOAT8)
+        number = f"CAST({value.sql} AS DOUBLE)"
+        finite = call.plain(function, f"CASE WHEN isfinite({number}) THEN {number} END")
+        has_others = call.plain("bool_or", f"NOT isfinite({number})")
+        if function.endswith("samp"):
+            has_others = f"{has_others} AND {call.plain('count', number)} > 1"
+        return Typed(f"CASE WHEN {has_others} THEN CAST('NaN' AS DOUBLE) ELSE {finite} END", FLOAT8)
     if call.distinct:
         raise refuse(f"{call.name}(DISTINCT …)")
     text = numeric_text(value) if value.name == "numeric" else f"CAST({value.sql} AS VARCHAR)"

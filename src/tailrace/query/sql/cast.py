@@ -544,7 +544,7 @@ def _make_casts() -> dict[tuple[str, str], Conversion]:
     found["timestamptz", "timestamp"] = _native("timestamp")
     found["timestamptz", "date"] = _native("date", "CAST(CAST({} AS TIMESTAMP) AS {})")
     found["timestamptz", "time"] = _native("time", "CAST(CAST({} AS TIMESTAMP) AS {})")
-    found["time", "interval"] = _native("interval", "CAST({} - TIME '00:00:00' AS {})")
+    found["time", "interval"] = _native("interval", "to_microseconds(epoch_us({}))")
     found["jsonb", "numeric"] = _to_numeric("pg_jsonb_to_numeric")
     found["jsonb", "bool"] = _native("bool", "pg_jsonb_to_boolean({})")
     found["json", "jsonb"] = _native("jsonb", "pg_jsonb_parse({})")

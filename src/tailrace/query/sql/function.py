@@ -139,7 +139,7 @@ def _to_char(arguments: Sequence[Typed], result: Type) -> Typed:
     value = arguments[0].sql
     if arguments[0].name == "timestamptz":
         value = f"CAST({value} AS TIMESTAMP)"
-    return Typed(to_char_sql(f"({value})", pattern), result)
+    return Typed(f"CASE WHEN isfinite({arguments[0].sql}) THEN {to_char_sql(f'({value})', pattern)} END", result)
 
 
 def _strptime(cast: str) -> Rendering:
@@ -574,8 +574,8 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
         for f in ("extract", "date_part")
         for t in ("date", "timestamp", "timestamptz", "time", "interval")
     },
-    "age(timestamp,timestamp)": "age({0}, {1})",
-    "age(timestamptz,timestamptz)": "age(CAST({0} AS TIMESTAMP), CAST({1} AS TIMESTAMP))",
+    "age(timestamp,timestamp)": "pg_age({0}, {1})",
+    "age(timestamptz,timestamptz)": "pg_age(CAST({0} AS TIMESTAMP), CAST({1} AS TIMESTAMP))",
     "to_char(timestamp,text)": _to_char,
     "to_char(timestamptz,text)": _to_char,
     "to_date(text,text)": _strptime("DATE"),

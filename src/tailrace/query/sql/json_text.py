@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.query.scalar.json_value import quote
 from tailrace.query.sql.cast import cast_text
 from tailrace.query.sql.pg_type import base_type
+from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.typed import Typed, elements, numeric_text
 from tailrace.query.table_view import sql_literal
 
@@ -12,15 +13,18 @@ from tailrace.query.table_view import sql_literal
 def json_of(value: Typed) -> str:
     """The SQL of a value's JSON text; NULL for NULL."""
     name, sql = value.name, value.sql
+    if value.base.kind == "c":
+        raise refuse("the JSON of a composite value")
     if value.fields:
         pairs = zip(value.names or [f"f{n}" for n in range(1, len(value.fields) + 1)], value.fields, strict=True)
         parts = [f"{sql_literal(_key(name))}, coalesce({json_of(field)}, 'null')" for name, field in pairs]
-        return f"concat('{{', {', ,, '.join(parts)}, '}}')"
+        joined = ", ',', ".join(parts)
+        return f"concat('{{', {joined}, '}}')"
     if value.base.element is not None:
         element = base_type(value.base.element)
         inner = json_of(Typed("e", element))
         items = f"list_transform({elements(value)}, lambda e: coalesce({inner}, 'null'))"
-        return f"('[' || array_to_string({items}, ',') || ']')"
+        return f"CASE WHEN {items} IS NOT NULL THEN '[' || coalesce(array_to_string({items}, ','), '') || ']' END"
     if name == "bool" or name in ("int2", "int4", "int8"):
         return f"CAST({sql} AS VARCHAR)"
     if name == "numeric":

@@ -74,7 +74,7 @@ def _simple(template: str) -> Rendering:
 
 def _minus_timestamps(a: Typed, b: Typed) -> Typed:
     x, y = (f"CAST({v.sql} AS TIMESTAMP)" for v in (a, b))
-    return Typed(f"({x} - {y})", pg_type.INTERVAL)
+    return Typed(f"pg_timestamp_minus({x}, {y})", pg_type.INTERVAL)
 
 
 def _join_lists(a: Typed, b: Typed) -> Typed:

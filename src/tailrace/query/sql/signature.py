@@ -247,6 +247,7 @@ def _is_consistent(signature: Signature, given: Sequence[Type]) -> bool:
 def _resolved(signature: Signature, given: Sequence[Type]) -> Resolved:
     """Replace polymorphic types by actual ones."""
     element: Type | None = None
+    ranges = [base_type(t) for w, t in zip(signature.arguments, given, strict=True) if "range" in w and t != UNKNOWN]
     compatible: list[Type] = []
     for wanted, type_ in zip(signature.arguments, given, strict=True):
         if type_ == UNKNOWN:
@@ -267,7 +268,8 @@ def _resolved(signature: Signature, given: Sequence[Type]) -> Resolved:
         element = pg_type.common_type(compatible, "arguments have")
     arguments = []
     for wanted, type_ in zip(signature.arguments, given, strict=True):
-        arguments.append(_actual(wanted, element, type_))
+        is_range = type_ == UNKNOWN and "any" in wanted and "range" in wanted and bool(ranges)
+        arguments.append(ranges[0] if is_range else _actual(wanted, element, type_))
     # A range or enum among the arguments is what the result is.
     own = next((base_type(t) for w, t in zip(signature.arguments, given, strict=True) if w == signature.result), None)
     if own is None or own == UNKNOWN or signature.result not in ("anyrange", "anymultirange", "anyenum"):
@@ -282,6 +284,8 @@ def _same(known: Type | None, other: Type) -> Type:
 
 
 def _actual(wanted: str, element: Type | None, given: Type) -> Type:
+    if element is None and wanted in ("anyelement", "anynonarray", "anyenum", "anyarray"):
+        raise QueryError("42804", "could not determine polymorphic type because input has type unknown")
     match wanted:
         case "anyelement" | "anynonarray" | "anycompatible" | "anycompatiblenonarray" | "anyenum":
             return element or pg_type.TEXT

@@ -1,0 +1,211 @@
+"""Random tables of every type and random queries over them, for comparisons of the query server with PostgreSQL."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+TYPES_SQL: Final = """
+CREATE TYPE tint AS ENUM ('violet', 'amber', 'cyan', 'blue');
+CREATE DOMAIN price AS numeric(10, 2);
+CREATE TYPE pair AS (a int, b text);
+"""
+
+# Column name → type and the values that its rows choose from, as SQL.
+COLUMNS: Final[dict[str, tuple[str, list[str]]]] = {
+    "b": ("bool", ["true", "false"]),
+    "i2": ("int2", ["0", "1", "-3", "32767", "7"]),
+    "i4": ("int4", ["0", "1", "2", "-7", "2147483647", "100"]),
+    "i8": ("int8", ["0", "1", "5", "-9223372036854775807", "4294967296"]),
+    "f4": ("float4", ["0", "1.5", "-2.25", "'NaN'", "1e10"]),
+    "f8": ("float8", ["0", "0.1", "-3.75", "'NaN'", "'Infinity'", "1e200"]),
+    "n": ("numeric", ["0", "1.50", "1.5", "-2.000", "'NaN'", "1e-20", "12345678901234567890.123456789012345", "7"]),
+    "np": ("numeric(12,3)", ["0", "1.5", "-2.345", "99.999"]),
+    "c": ("price", ["0", "19.99", "-1.50"]),
+    "t": ("text", ["''", "'a'", "'B'", "'a b'", "'ünï'", "'\\x4142'", "'2024-01-01 12:00Z'", "'10'", "'a_b%'"]),
+    "v": ("varchar(12)", ["''", "'abc'", "'ABC'", "'42'"]),
+    "ch": ("char(5)", ["''", "'ab'", "'ab  '", "'z'"]),
+    "bin": ("bytea", ["'\\x00ff'", "''", "'\\x4142'"]),
+    "u": ("uuid", ["'00000000-0000-0000-0000-000000000001'", "'ffffffff-0000-0000-0000-000000000001'"]),
+    "d": ("date", ["'2024-02-29'", "'1999-12-31'", "'infinity'", "'0044-03-15 BC'"]),
+    "ts": ("timestamp", ["'2024-02-29 12:34:56.789'", "'1970-01-01'", "'-infinity'"]),
+    "tz": ("timestamptz", ["'2024-02-29 12:34:56+02'", "'2001-01-01 00:00+00'"]),
+    "ti": ("time", ["'12:34:56.5'", "'00:00'", "'23:59:59'"]),
+    "iv": ("interval", ["'1 day'", "'1 mon'", "'30 days'", "'-02:03:04.5'", "'1 year 2 mons'", "'0'"]),
+    "j": ("json", ["'{\"a\": 1.50,  \"b\": [1, 2]}'", "'[1, \"x\", null]'", "'\"s\"'", "'null'"]),
+    "jb": ("jsonb", ["'{\"a\": 1.50, \"b\": {\"c\": [1, 2]}}'", "'{\"a\": 1.5}'", "'[1, \"x\", null]'", "'3'", "'{}'"]),
+    "ia": ("int[]", ["'{1,2,NULL}'", "'{}'", "'{{1,2},{3,4}}'", "'[0:1]={5,6}'", "'{7}'"]),
+    "na": ("numeric[]", ["'{1.50,2}'", "'{NaN}'", "'{}'"]),
+    "ta": ("text[]", ["'{a,\"b c\",NULL}'", "'{}'", "'{\"{}\",\"q\\\"x\"}'"]),
+    "ea": ("tint[]", ["'{amber,violet}'", "'{}'"]),
+    "net": ("inet", ["'10.0.0.1/8'", "'10.0.0.1'", "'9.1.1.1'", "'::1'", "'192.168.0.0/16'"]),
+    "e": ("tint", ["'violet'", "'amber'", "'cyan'", "'blue'"]),
+    "r": ("int4range", ["'[1,5)'", "'empty'", "'(,3]'", "'[2,)'"]),
+    "nr": ("numrange", ["'[1.0,2.50)'", "'empty'"]),
+    "mo": ("money", ["'12.34'", "'-0.01'", "'1234.5'"]),
+    "bt": ("bit(4)", ["B'0000'", "B'1010'", "B'0111'"]),
+    "vb": ("varbit", ["B''", "B'1'", "B'10'", "B'0111'"]),
+    "p": ("point", ["'(1,2)'", "'(0,0)'"]),
+    "cmp": ("pair", ["'(1,x)'", "'(2,)'"]),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RandomTable:
+    name: str
+    columns: tuple[str, ...]
+
+    @property
+    def sql(self) -> str:
+        listed = ", ".join(f"{c} {COLUMNS[c][0]}" for c in self.columns)
+        return f"CREATE TABLE {self.name} (id int PRIMARY KEY, {listed});"
+
+
+def make_table(rng: random.Random, name: str, rows: int) -> tuple[RandomTable, str]:
+    """A table with all columns, and the statements that create and fill it."""
+    table = RandomTable(name, tuple(COLUMNS))
+    lines = []
+    for row in range(1, rows + 1):
+        values = [rng.choice([*COLUMNS[c][1], *COLUMNS[c][1], "NULL"]) for c in table.columns]
+        lines.append(f"({row}, {', '.join(values)})")
+    return table, f"{table.sql} INSERT INTO {name} VALUES {', '.join(lines)};"
+
+
+_COMPARISONS: Final = ("=", "<>", "<", ">", "<=", ">=", "IS DISTINCT FROM")
+_OPERATORS: Final = (
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "||",
+    "->",
+    "->>",
+    "@>",
+    "<@",
+    "&&",
+    "#>>",
+    "?",
+    "~",
+    "~~",
+    "&",
+    "|",
+    "^",
+    "<<",
+)
+_CASTS: Final = (
+    "text", "int", "bigint", "smallint", "numeric", "numeric(8,2)", "float8", "float4", "date", "timestamp",
+    "timestamptz", "time", "interval", "bool", "varchar(3)", "char(4)", "json", "jsonb", "inet", "bytea", "money",
+    "uuid", "text[]",
+    "int[]", "tint", "bit(3)",
+)  # fmt: skip
+_FUNCTIONS: Final = (
+    "abs", "length", "upper", "lower", "round", "trunc", "ceil", "floor", "sign", "sqrt", "md5", "reverse", "initcap",
+    "cardinality", "array_to_string", "host", "masklen", "family", "network", "isempty", "lower_inc", "upper_inf",
+    "jsonb_typeof", "json_typeof", "jsonb_array_length", "to_json", "to_jsonb", "octet_length", "btrim", "ascii",
+    "isfinite", "array_length", "array_upper", "array_ndims", "array_dims", "date_trunc", "left", "right", "repeat",
+    "substring", "concat", "concat_ws", "to_hex", "scale", "jsonb_pretty", "jsonb_strip_nulls", "num_nulls",
+    "quote_literal", "char_length", "extract", "age", "to_char", "mod", "div", "power", "replace", "split_part",
+    "strpos", "jsonb_set", "jsonb_build_object", "json_build_array", "coalesce", "nullif", "greatest", "least",
+)  # fmt: skip
+_AGGREGATES: Final = (
+    "count", "sum", "avg", "min", "max", "array_agg", "json_agg", "jsonb_agg", "bool_and", "string_agg", "variance",
+    "stddev_pop", "bit_or",
+)  # fmt: skip
+
+
+class QueryGenerator:
+    """Makes queries over one table. The rows of a result are in one order, by the primary key or by all columns."""
+
+    def __init__(self, rng: random.Random, table: RandomTable) -> None:
+        self.rng = rng
+        self.table = table
+
+    def column(self) -> str:
+        return self.rng.choice(self.table.columns)
+
+    def literal(self, column: str) -> str:
+        return self.rng.choice(COLUMNS[column][1])
+
+    def operand(self) -> str:
+        """A column, a literal of its type, or a small constant."""
+        column = self.column()
+        rng = self.rng
+        return rng.choice(
+            [column, column, column, f"{self.literal(column)}::{COLUMNS[column][0]}", "NULL", "2", "1.5", "'a'", "'1'"]
+        )
+
+    def expression(self, depth: int = 1) -> str:
+        kinds: list[Callable[[], str]] = [
+            self.column,
+            lambda: self._comparison(),
+            lambda: f"({self.operand()} {self.rng.choice(_OPERATORS)} {self.operand()})",
+            lambda: f"{self.operand()}::{self.rng.choice(_CASTS)}",
+            lambda: f"{self.column()}::{self.rng.choice(_CASTS)}",
+            lambda: self._call(),
+            lambda: f"{self.rng.choice(('ia', 'na', 'ta', 'ea'))}[{self.rng.choice((0, 1, 2))}]",
+            lambda: " ".join(map(self.rng.choice, (("jb", "j"), ("->", "->>"), ("'a'", "0", "'b'", "-1")))),
+            lambda: self._case(),
+        ]
+        made = self.rng.choice(kinds)()
+        if depth and self.rng.random() < 0.25:
+            made = f"({made})::text"
+        return made
+
+    def _comparison(self) -> str:
+        column = self.column()
+        other = self.rng.choice([self.literal(column), column, self.literal(column), self.operand()])
+        return f"({column} {self.rng.choice(_COMPARISONS)} {other})"
+
+    def _call(self) -> str:
+        name = self.rng.choice(_FUNCTIONS)
+        a, b = self.operand(), self.operand()
+        special = {
+            "array_to_string": f"array_to_string({self.rng.choice(('ia', 'na', 'ta', 'ea'))}, ',', '*')",
+            "array_length": f"array_length({self.rng.choice(('ia', 'ta'))}, 1)",
+            "array_upper": f"array_upper({self.rng.choice(('ia', 'ta'))}, 1)",
+            "date_trunc": f"date_trunc('month', {self.rng.choice(('d', 'ts', 'tz'))})",
+            "extract": f"extract({self.rng.choice(('year', 'month', 'day', 'hour', 'epoch', 'second', 'dow'))}"
+            f" FROM {self.rng.choice(('d', 'ts', 'tz', 'ti', 'iv'))})",
+            "to_char": f"to_char({self.rng.choice(('ts', 'tz'))}, 'YYYY-MM-DD HH24:MI:SS')",
+            "age": "age(ts, '2001-02-03'::timestamp)",
+            "left": f"left({a}, 2)", "right": f"right({a}, 2)", "repeat": f"repeat({a}, 2)",
+            "substring": f"substring({a}, 1, 2)", "replace": f"replace({a}, 'a', 'x')",
+            "split_part": f"split_part({a}, ' ', 1)", "strpos": f"strpos({a}, 'b')",
+            "jsonb_set": "jsonb_set(jb, '{a}', '9')", "jsonb_build_object": f"jsonb_build_object('k', {a})",
+            "json_build_array": f"json_build_array({a}, {b})", "concat_ws": f"concat_ws('-', {a}, {b})",
+            "round": f"round({a}, 1)",
+        }  # fmt: skip
+        two = ("concat", "mod", "div", "power", "coalesce", "nullif", "greatest", "least")
+        return special.get(name) or (f"{name}({a}, {b})" if name in two else f"{name}({a})")
+
+    def _case(self) -> str:
+        column = self.column()
+        other = self.rng.choice((column, "NULL", self.literal(column)))
+        return f"CASE WHEN {self._comparison()} THEN {column} ELSE {other} END"
+
+    def query(self) -> str:
+        rng, name = self.rng, self.table.name
+        match rng.randrange(8):
+            case 0 | 1 | 2:
+                return f"SELECT id, {self.expression()} FROM {name} ORDER BY id"
+            case 3:
+                return f"SELECT id FROM {name} WHERE {self._comparison()} ORDER BY id"
+            case 4:
+                column = self.column()
+                direction = rng.choice(("", " DESC", " NULLS FIRST"))
+                return f"SELECT {column}, id FROM {name} ORDER BY {column}{direction}, id"
+            case 5:
+                aggregate = rng.choice(_AGGREGATES)
+                argument = {"string_agg": "t, ',' ORDER BY id"}.get(aggregate, f"{self.column()}")
+                if aggregate.endswith("_agg") and aggregate != "string_agg":
+                    argument += " ORDER BY id"
+                return f"SELECT {aggregate}({argument}), count(*) FROM {name}"
+            case 6:
+                column = self.column()
+                # The texts of equal values may differ, so only the groups' sizes are compared.
+                return f"SELECT count(*), min(id) FROM {name} GROUP BY {column} ORDER BY 2"
+        column = self.column()
+        return f"SELECT a.id, b.id FROM {name} a JOIN {name} b ON a.{column} = b.{column} ORDER BY 1, 2"
