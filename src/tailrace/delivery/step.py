@@ -109,6 +109,8 @@ class Stepper:
         self._repairs: deque[str] = deque()
         self._is_repairing = False
         """Whether the step that was planned last is a repair."""
+        self._next_load_lsn: Lsn | None = None
+        """Where the next table can be loaded that takes the place of another."""
 
     @property
     def cursor(self) -> Lsn | None:
@@ -188,8 +190,10 @@ class Stepper:
         if planned.is_load:
             assert self._loads is not None
             del self._loads[: len(step.loads)]
+        elif self._next_load_lsn is not None and self._next_load_lsn <= self._cursor():
+            self.look_for_loads()
         if self._starts_at == "snapshot":
-            self._warn_of_waiting_tables(planned)
+            self._meet_waiting_tables(planned)
         self._publish_cursor()
 
     def _oldest_us(self, planned: PlannedStep) -> int | None:
@@ -541,13 +545,15 @@ class Stepper:
         by_target: dict[object, list[TableSnapshot]] = {}
         for snapshot in usable:
             by_target.setdefault(self._target(snapshot), []).append(snapshot)
-        found = []
+        found: list[TableSnapshot] = []
+        early: list[TableSnapshot] = []
         for snapshot in sorted(usable, key=lambda s: s.lsn):
             others = by_target[self._target(snapshot)]
             has_later = any(o.lsn > snapshot.lsn and o.relation.oid in self.state.tables for o in others)
             is_early = snapshot.lsn > self._cursor() and any(o.lsn < snapshot.lsn for o in others)
-            if snapshot.relation.oid not in self.state.tables and not has_later and not is_early:
-                found.append(snapshot)
+            if snapshot.relation.oid not in self.state.tables and not has_later:
+                (early if is_early else found).append(snapshot)
+        self._next_load_lsn = early[0].lsn if early else None
         return found
 
     def _usable_snapshots(self, before: Lsn | None = None) -> list[TableSnapshot]:
@@ -559,14 +565,15 @@ class Stepper:
         shaped = self._shaping.load(snapshot.relation)
         return shaped[1] if shaped is not None else None
 
-    def _warn_of_waiting_tables(self, planned: PlannedStep) -> None:
-        """A table with changes in the log and without a snapshot is not delivered yet."""
+    def _meet_waiting_tables(self, planned: PlannedStep) -> None:
+        """A table with changes in the log is not delivered until its snapshot is loaded: next, if there is one."""
         for segment in {s.segment for task in planned.tasks for s in task.slices}:
             for _, relation in self._reader.relations(segment):
                 if relation.oid in self.state.tables or relation.oid in self._reported:
                     continue
                 self._reported.add(relation.oid)
                 if self._shaping.load(relation) is not None:
+                    self.look_for_loads()
                     _log.warning(
                         "sink %s: %s waits for its snapshot; unless capture is about to take it, "
                         "run `tailrace snapshot %s`",
