@@ -281,7 +281,7 @@ def _open_directory(path: Path) -> Iterator[int]:
     """A directory's descriptor. Creates the directory, durably, if it does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         _make_directories(path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

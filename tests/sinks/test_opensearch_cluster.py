@@ -79,6 +79,7 @@ def test_documents_that_the_cluster_is_too_busy_for_are_sent_again(scene: Scene,
     scene.assert_same()
 
 
+@pytest.mark.soak
 def test_a_restored_index_is_loaded_again(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """It has documents of an earlier time, and another identity."""
     scene.capture(snapshot=["t"])

@@ -150,14 +150,8 @@ def test_the_example_in_the_template_is_valid(tmp_path: Path) -> None:
     example = TEMPLATE[TEMPLATE.index("# [[sink]]") :]
     lines = [line.removeprefix("# ") for line in example.splitlines() if re.match(r'# (\[|"|\w+ = )', line)]
     found, *others = sinks(tmp_path, "\n".join(lines))
-    assert [configured.common.type for configured in others] == [
-        "mysql",
-        "kafka",
-        "rabbitmq",
-        "webhook",
-        "opensearch",
-        "valkey",
-    ]
+    types = ["postgres", "iceberg", "audit", "nats", "mysql", "kafka", "rabbitmq", "webhook", "opensearch", "valkey"]
+    assert [configured.common.type for configured in others] == types
     assert isinstance(found.sink, FilesSink)
     assert found.common.where == {"public.orders": "total > 100"}
 

@@ -83,8 +83,8 @@ def test_new_tables_join_and_removed_ones_stay_out(
         )
         assert wait_until(lambda: watched.published() == ['Odd "name', "a", "p"], 20), watched.published()
         watched.wait_for()
-        assert watched.joins
-        assert 'public.Odd "name is new: added to publication tailrace' in caplog.text
+        assert wait_until(lambda: watched.joins > 0, 20)
+        assert 'public.Odd "name is new: added to publication tailrace' in caplog.messages
 
         database.execute("ALTER PUBLICATION tailrace DROP TABLE a")
         left_out = watched.wait_for("a")["a"]

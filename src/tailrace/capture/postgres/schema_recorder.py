@@ -37,8 +37,9 @@ _POLL_SECONDS = 10.0
 _READ_ALL_SECONDS = 60.0
 # With thousands of tables a read takes seconds: it uses at most a hundredth of one backend's time.
 _READ_ALL_SHARE = 0.01
-# An ALTER TABLE that is not committed yet holds a lock that pg_get_expr waits for.
-_LOCK_TIMEOUT = "SET lock_timeout = '5s'"
+# PostgreSQL's functions for definitions lock the table, and wait for DDL that is not committed yet. In a deadlock with
+# such DDL it must be this session that gives up, not the application's: before the server looks for deadlocks, after 1 s.
+_LOCK_TIMEOUT = "SET lock_timeout = '200ms'"
 # On a stop, the reads that are due get this long.
 _STOP_SECONDS = 15.0
 
