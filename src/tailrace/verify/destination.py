@@ -19,6 +19,10 @@ _LAKE = "iceberg"
 def check_verifiable(settings: Settings, configured: ConfiguredSink) -> None:
     """Raise unless the sink's rows can be compared with the source's."""
     common, sink = configured.common, configured.sink
+    if settings.slatedb is not None:
+        raise ConfigError(
+            "the source is SlateDB, whose rows cannot be compared yet", "`tailrace log verify` checks the log itself"
+        )
     if common.sql or common.transform:
         raise ConfigError(
             f"sink {common.name} delivers the rows of its `{'sql' if common.sql else 'transform'}`, "

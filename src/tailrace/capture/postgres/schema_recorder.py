@@ -38,7 +38,7 @@ _READ_ALL_SECONDS = 60.0
 # With thousands of tables a read takes seconds: it uses at most a hundredth of one backend's time.
 _READ_ALL_SHARE = 0.01
 # PostgreSQL's functions for definitions lock the table, and wait for DDL that is not committed yet. In a deadlock with
-# such DDL it must be this session that gives up, not the application's: before the server looks for deadlocks, after 1 s.
+# such DDL it must be this session that gives up, not the application's: before the server looks for one, after 1 s.
 _LOCK_TIMEOUT = "SET lock_timeout = '200ms'"
 # On a stop, the reads that are due get this long.
 _STOP_SECONDS = 15.0
