@@ -28,7 +28,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
 
 
 def test_links_of_the_files_beside_the_site() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         links = [link for link in LINK.findall((ROOT / name).read_text()) if "://" not in link]
         for link in links:
             assert (ROOT / link).exists(), f"{name}: {link}"

@@ -1,7 +1,7 @@
 """128-bit fingerprints of keys or whole rows: long enough that two different ones never collide in practice.
 
-They locate a file's rows without reading the file again. They start from a secret seed, so nobody can choose keys that
-collide.
+They locate a file's rows without reading the file again. The hash is fast and not cryptographic: it does not withstand
+somebody who chooses keys in order to make two collide.
 """
 
 from __future__ import annotations
