@@ -135,7 +135,7 @@ def _capture(database: Database, store: RandomFaults, up_to: Lsn) -> None:
 def test_random_faults_lose_and_invent_nothing(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.postgres.sealer.Backoff", lambda: Backoff(first=0.001, longest=0.01))
+    monkeypatch.setattr("tailrace.capture.sealer.Backoff", lambda: Backoff(first=0.001, longest=0.01))
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
     store, lying = RandomFaults(tmp_path, 1), LyingStore(tmp_path, 2, share=0.05)
     follower = Follower(lying)

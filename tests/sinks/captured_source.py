@@ -38,4 +38,6 @@ class CapturedSource:
                 job.start()
                 assert job.wait(60)
                 assert job.error is None
+                # A commit, so that the log need not wait for a keepalive. Sinks ignore this message.
+                connection.execute("SELECT pg_logical_emit_message(true, 'tailrace.snapshot', '')")
             capture.wait_for(current_lsn(connection))

@@ -83,8 +83,11 @@ url = "file:///var/lib/tailrace"
 # host = "127.0.0.1"
 # Unset: `tailrace run` listens on 9464; `capture` and `deliver` do not listen. 0: no HTTP at all.
 # port = 9464
-# Control requests must send this token. Required on any host except loopback. Prefer TAILRACE_HTTP_TOKEN to this key.
+# Control requests, and requests for rows, must send this token. Required on any host except loopback, for all requests.
+# Prefer TAILRACE_HTTP_TOKEN to this key.
 # token = "secret"
+# Whether clients may read rows of the log, on the dashboard.
+# explorer = true
 
 [query]
 # `tailrace query` serves the tables of an iceberg sink over the PostgreSQL protocol, read-only.
