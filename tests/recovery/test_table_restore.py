@@ -17,6 +17,7 @@ from tests.fixtures.postgres import Database
 from tests.recovery.table_scene import Scene, definition, new_database, scene
 from tests.workload import Workload
 
+from tailrace.capture.postgres.schema_recorder import SchemaRecorder
 from tailrace.change import Lsn
 from tailrace.cli import main
 from tailrace.embedded.process import wait_until
@@ -26,6 +27,7 @@ from tailrace.recovery import log_moment, table_restore
 from tailrace.recovery.log_moment import TableEvent
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.table_restore import ScriptDestination
+from tailrace.settings import SourceSettings
 from tailrace.store import FileStore
 
 if TYPE_CHECKING:
@@ -310,6 +312,36 @@ def test_spark_restores_the_same_rows(database: Database, tmp_path: Path, spark:
             progress = table_restore.restore(planned, table_restore.DatabaseDestination(other.url), blocks)
             assert oracle.rows(connection, "public", "t") == it.rows[lsn]["public", "t"]
             assert progress.restored == {("public", "t"): 291}
+
+
+def test_definitions_give_up_on_a_locked_table_before_the_server_looks_for_deadlocks(
+    database: Database, tmp_path: Path
+) -> None:
+    """Of two sessions in a deadlock, the server cancels the one that has waited for `deadlock_timeout`."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 1 + 1); CREATE PUBLICATION tailrace FOR TABLE t"
+    )
+    recorder = SchemaRecorder(SourceSettings(url=database.url), FileStore(tmp_path))
+    longest_wait = """SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0)::float8
+                      FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"""
+    waits = []
+
+    def has_given_up() -> bool:
+        waits.append(watcher.execute(longest_wait).fetchall()[0][0])
+        return recorder.error is not None
+
+    with database.connect(autocommit=True) as application, database.connect(autocommit=True) as watcher:
+        application.execute("BEGIN")
+        application.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        recorder.start()
+        try:
+            assert wait_until(has_given_up, 30)
+            assert "lock timeout" in str(recorder.error)
+            assert 0 < max(waits) < 1.0, "the server's default deadlock_timeout"
+            application.execute("COMMIT")
+            assert wait_until(lambda: recorder.error is None and bool(list(FileStore(tmp_path).list("schema"))), 30)
+        finally:
+            recorder.stop()
 
 
 class SchemaOutage(FileStore):
