@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
+from tests.verify.load import busy
 
 from tailrace import settings, sinks
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
@@ -95,6 +96,28 @@ class Scene:
 
     def repair(self, report: SinkReport) -> tuple[SinkReport, RepairTotals]:
         return repair_differences(self.verification(), report, self.store, 120)
+
+    def assert_planted_rows_are_named_and_repaired(self) -> SinkReport:
+        """Under load, in the table `item`: a changed, an extra and a missing row, written by the sink itself."""
+        self.catch_up()
+        with busy(self.source):
+            assert named(self.verify()) == []
+            self.plant(
+                "item",
+                inserted=[("9999", "extra", None, "")],
+                updated=[("4711", "name 4711", "7066.51", "x" * 11)],
+                deleted=[("4712", None, None, None)],
+            )
+            found = self.verify()
+            assert named(found) == [
+                ("public.item", "changed", {"id": "4711"}, {"price": ("7066.50", "7066.51")}),
+                ("public.item", "extra", {"id": "9999"}, {}),
+                ("public.item", "missing", {"id": "4712"}, {}),
+            ]
+            repaired, totals = self.repair(found)
+            assert named(repaired) == []
+            assert totals.applied == 3
+            return repaired
 
     def plant(self, table: str, **rows: Any) -> None:
         """Have the sink write wrong rows: `inserted`, `updated` or `deleted`."""

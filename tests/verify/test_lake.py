@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.postgres import Database
-from tests.verify.load import TABLES, busy
+from tests.verify.load import TABLES
 from tests.verify.running_sink import named, scene
 from tests.workload import Workload
 
@@ -18,25 +18,7 @@ def test_planted_differences_are_named_and_repaired_under_load(database: Databas
     database.execute(TABLES)
     lake = {"type": "iceberg", "warehouse": (tmp_path / "lake").as_uri(), "mode": "both", "interval_ms": 100}
     with scene(database, tmp_path, lake) as own:
-        own.catch_up()
-        with busy(database):
-            assert named(own.verify()) == []
-            own.plant(
-                "item",
-                inserted=[("9999", "extra", None, "")],
-                updated=[("4711", "name 4711", "7066.51", "x" * 11)],
-                deleted=[("4712", None, None, None)],
-            )
-            found = own.verify()
-            assert named(found) == [
-                ("public.item", "changed", {"id": "4711"}, {"price": ("7066.50", "7066.51")}),
-                ("public.item", "extra", {"id": "9999"}, {}),
-                ("public.item", "missing", {"id": "4712"}, {}),
-            ]
-            repaired, totals = own.repair(found)
-            assert named(repaired) == []
-            assert repaired.exit_code == 0
-            assert totals.applied == 3
+        assert own.assert_planted_rows_are_named_and_repaired().exit_code == 0
 
 
 @pytest.mark.soak

@@ -8,7 +8,6 @@ since the records before it. It is never changed and never removed, because any 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError
+from tailrace.log import checked_json
 from tailrace.store import Store
 
 VERSION: Final = 1
@@ -167,19 +167,11 @@ class SchemaRecord:
             "database_oid": self.database_oid,
             "tables": [asdict(table) for table in self.tables],
         }
-        return json.dumps(raw | {"sha256": _digest(raw)}, ensure_ascii=False, indent=1)
+        return checked_json.dump(raw)
 
     @classmethod
     def from_json(cls, text: bytes, name: str) -> SchemaRecord:
-        try:
-            raw: dict[str, Any] = json.loads(text)
-            digest = raw.pop("sha256")
-        except (ValueError, KeyError, AttributeError):
-            raise CorruptError(f"{name} is not a record of definitions", _HINT) from None
-        if digest != _digest(raw):
-            raise CorruptError(f"{name}: checksum does not match", _HINT)
-        if raw["version"] != VERSION:
-            raise CorruptError(f"{name} has format version {raw['version']}", "read it with a newer Tailrace")
+        raw = checked_json.parse(text, name, VERSION, not_one="is not a record of definitions", hint=_HINT)
         return cls(
             Lsn.parse(raw["lsn"]),
             datetime.fromisoformat(raw["read_at"]),
@@ -214,10 +206,6 @@ def _partition(raw: Mapping[str, Any]) -> RecordedPartition:
 
 def _tuples(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-
-
-def _digest(raw: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def save(store: Store, record: SchemaRecord) -> str:

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tailrace import types
 from tailrace.change import Lsn, Relation
 from tailrace.column_name import unused_name
 from tailrace.errors import CorruptError
+from tailrace.log import checked_json
 from tailrace.log.segment import SourceIdentity
 from tailrace.store import Store
 
@@ -96,19 +97,11 @@ class TableSnapshot:
             "rows": self.rows,
             "chunks": [asdict(chunk) for chunk in self.manifest],
         }
-        return json.dumps(raw | {"sha256": _digest(raw)}, ensure_ascii=False, indent=1)
+        return checked_json.dump(raw)
 
     @classmethod
     def from_json(cls, text: bytes, name: str, store: Store | None = None) -> TableSnapshot:
-        try:
-            raw: dict[str, Any] = json.loads(text)
-            digest = raw.pop("sha256")
-        except (ValueError, KeyError, AttributeError):
-            raise CorruptError(f"{name} does not describe a snapshot", _HINT) from None
-        if digest != _digest(raw):
-            raise CorruptError(f"{name}: checksum does not match", _HINT)
-        if raw["version"] != VERSION:
-            raise CorruptError(f"{name} has format version {raw['version']}", "read it with a newer Tailrace")
+        raw = checked_json.parse(text, name, VERSION, not_one="does not describe a snapshot", hint=_HINT)
         return cls(
             raw["id"],
             Relation.from_json(json.dumps(raw["relation"])),
@@ -119,10 +112,6 @@ class TableSnapshot:
             tuple(SnapshotChunk(**chunk) for chunk in raw["chunks"]),
             store,
         )
-
-
-def _digest(raw: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def announce(store: Store, snapshot: TableSnapshot) -> None:

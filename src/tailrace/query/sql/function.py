@@ -215,36 +215,21 @@ _PLAIN_FIELDS: Final = {
 }  # fmt: skip
 
 
+_TIME_FIELDS: Final = (
+    *("hour", "hours", "minute", "minutes", "min", "second", "seconds"),
+    *("milliseconds", "microseconds"),
+)
+
+
 def _field(field: str, value: Typed) -> tuple[str, int]:
     """A field of a date, time or interval as a decimal, and its scale."""
     name = value.name
     sql = f"CAST({value.sql} AS TIMESTAMP)" if name == "timestamptz" else value.sql
     if name == "interval" and field in ("dow", "isodow", "doy", "week", "isoyear", "weeks"):
         raise QueryError("0A000", f'unit "{field}" not supported for type interval')
-    if name in ("date",) and field in (
-        "hour",
-        "hours",
-        "minute",
-        "minutes",
-        "min",
-        "second",
-        "seconds",
-        "milliseconds",
-        "microseconds",
-    ):
+    if name == "date" and field in _TIME_FIELDS:
         raise QueryError("0A000", f'unit "{field}" not supported for type date')
-    if name == "time" and field not in (
-        "hour",
-        "hours",
-        "minute",
-        "minutes",
-        "min",
-        "second",
-        "seconds",
-        "milliseconds",
-        "microseconds",
-        "epoch",
-    ):
+    if name == "time" and field not in (*_TIME_FIELDS, "epoch"):
         raise QueryError("0A000", f'unit "{field}" not supported for type time without time zone')
 
     def part(word: str) -> str:
