@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,33 @@ def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> 
 def test_a_file_system_without_nameless_files_creates_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")
     _check_creates_once(Store.open(str(tmp_path)))
+
+
+def test_a_new_directory_is_private_and_an_existing_one_stays_as_it_is(tmp_path: Path) -> None:
+    Store.open(str(tmp_path / "above" / "store"))
+    assert (tmp_path / "above" / "store").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    Store.open(str(tmp_path / "shared"))
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("key", ["../x", "log/../../x", "/etc/x", ""])
+def test_no_key_leads_out_of_a_directory(tmp_path: Path, key: str) -> None:
+    opened = Store.open(str(tmp_path / "store"))
+    (tmp_path / "x").write_bytes(b"secret")
+    for act in (
+        lambda: opened.create(key, b"planted"),
+        lambda: opened.replace(key, b"planted"),
+        lambda: opened.source(key),
+        lambda: opened.get(key),
+        lambda: opened.get_range(key, 0, 6),
+        lambda: opened.delete(key),
+    ):
+        with suppress(StoreRefused, StoreError):
+            assert act() is None, "an object that is not there"
+    assert (tmp_path / "x").read_bytes() == b"secret"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "x"]
 
 
 def _check_creates_once(opened: Store) -> None:
