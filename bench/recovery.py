@@ -6,7 +6,8 @@
 - Replay: the same server recovering from the archive through the spool, and from local files by `cp`.
 - Table: one table restored from its snapshot and the log, and the same rows piped from one psql's COPY to another's.
   Both end with the primary key.
-- Commit: with synchronous_standby_names, one client's commits confirmed by the archive and by pg_receivewal.
+- Commit: with synchronous_standby_names, one client's commits confirmed by the archive and by pg_receivewal, each in a
+  process of its own.
 - Standby: from a commit until a standby shows its row, fed from the store by a synchronous archive, and streaming.
 - Backup and restore beside pgBackRest: see `bench.pgbackrest`.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -237,17 +238,22 @@ class _Bench:
 
     def commit(self) -> None:
         def ours() -> float:
-            with self._archiving(Store.open(str(self._directory("commit")))):
-                return self._commit("bench")
+            environment = self._environment("commit") | {"TAILRACE_ARCHIVE_SYNCHRONOUS": "true"}
+            slot = environment["TAILRACE_ARCHIVE_SLOT"]
+            command = [sys.executable, "-m", "tailrace", "archive"]
+            with self._running(command, os.environ | environment):
+                seconds = self._commit(slot)
+            self._drop_slot(slot)
+            return seconds
 
         def theirs() -> float:
             target = self._directory("receive")
             command = ["-d", f"{self._server.url}?application_name=receiver", "-D", target, "--synchronous", "-n"]
-            with self._program("pg_receivewal", *command):
+            with self._running([str(self._server.bin("pg_receivewal")), *map(str, command)], os.environ):
                 return self._commit("receiver")
 
         times = self._in_turns({"archive": ours, "pg_receivewal": theirs})
-        self._report.section(f"a synchronous commit, median of {_COMMITS}")
+        self._report.section(f"a synchronous commit, median of {_COMMITS} in each of {self._rounds} rounds")
         for name, found in times.items():
             self._report.line(name, f"{statistics.median(found) * 1000:,.2f} ms")
         ratio = statistics.median(times["archive"]) / statistics.median(times["pg_receivewal"])
@@ -324,13 +330,7 @@ class _Bench:
                 self._server.conf(synchronous_standby_names="")
 
     def _receive_ours(self) -> float:
-        self._number += 1
-        target = self._work / f"received{self._number}"
-        settings = {
-            "TAILRACE_SOURCE_URL": self._server.url,
-            "TAILRACE_STORE_URL": str(target),
-            "TAILRACE_ARCHIVE_SLOT": f"received{self._number}",
-        }
+        settings = self._environment("received")
         self._create_slot(settings["TAILRACE_ARCHIVE_SLOT"])
         began = time.monotonic()
         subprocess.run(
@@ -341,8 +341,17 @@ class _Bench:
         )
         seconds = time.monotonic() - began
         self._drop_slot(settings["TAILRACE_ARCHIVE_SLOT"])
-        shutil.rmtree(target)
+        shutil.rmtree(settings["TAILRACE_STORE_URL"])
         return seconds
+
+    def _environment(self, name: str) -> dict[str, str]:
+        """The settings of an archive with a store and a slot of its own."""
+        self._number += 1
+        return {
+            "TAILRACE_SOURCE_URL": self._server.url,
+            "TAILRACE_STORE_URL": str(self._work / f"{name}{self._number}"),
+            "TAILRACE_ARCHIVE_SLOT": f"{name}{self._number}",
+        }
 
     def _receive_theirs(self, *options: str) -> float:
         self._number += 1
@@ -406,10 +415,8 @@ class _Bench:
         return time.monotonic() - began
 
     @contextmanager
-    def _program(self, name: str, *arguments: object) -> Iterator[None]:
-        process = subprocess.Popen(
-            [str(self._server.bin(name)), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+    def _running(self, command: list[str], environment: Mapping[str, str]) -> Iterator[None]:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             yield
         finally:

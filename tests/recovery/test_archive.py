@@ -49,6 +49,7 @@ from tailrace.settings import StoreSettings
 from tailrace.store import FileStore, ObjectInfo, Store
 
 DYING_ARCHIVE = Path(__file__).with_name("dying_archive.py")
+LARGE_SEGMENT = Path(__file__).with_name("large_segment.py")
 KILLS = int(os.environ.get("KILLS", "4"))
 
 
@@ -114,13 +115,14 @@ def test_killed_archives_hold_the_servers_wal(server: Postgres, file_address: St
             finally:
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
+    with server.connect() as connection:
+        end = current_lsn(connection)
     archive_all(server, store)
     segments = assert_same_wal(server, store)
     archive = WalArchive.require(store)
     assert not archive.leftovers, "the parts of complete segments are removed"
-    with server.connect() as connection:
-        assert archive.last is not None
-        assert archive.last.end >= current_lsn(connection)
+    assert archive.last is not None
+    assert archive.last.end >= end
     print(f"{KILLS} kills, {segments} segments")
 
 
@@ -231,8 +233,11 @@ def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) 
                 connection.execute("CREATE TABLE later (n int)")
                 now = connection.execute("SELECT clock_timestamp(), txid_current()").fetchone()
                 thread.wait_for(current_lsn(connection))
-        assert now is not None
-        programs = server.bin("postgres").parent
+            assert now is not None
+            programs = server.bin("postgres").parent
+            with pytest.raises(ConfigError, match="cannot be restored"):
+                plan_restore(store, RecoveryTarget("time", time=now[0]), programs)
+            back_up(server, store)  # the archive covers everything after the gap
         for target in (RecoveryTarget("time", time=now[0]), RecoveryTarget("lsn", lsn=end)):
             with pytest.raises(ConfigError, match="cannot be restored"):  # commits in the gap are unknown
                 plan_restore(store, target, programs)
@@ -271,6 +276,27 @@ def test_segments_of_another_size(workspace: Path, file_address: StoreAddress) -
 @pytest.mark.soak
 def test_segments_of_a_gigabyte(workspace: Path, file_address: StoreAddress) -> None:
     _archive_with_segments(1024, workspace, file_address)
+
+
+def test_a_large_segment_takes_little_memory(tmp_path: Path) -> None:
+    """A process archives a segment and reads it back."""
+    _check_memory(256, tmp_path)
+
+
+@pytest.mark.soak
+def test_a_segment_of_a_gigabyte_takes_little_memory(tmp_path: Path) -> None:
+    _check_memory(1024, tmp_path)
+
+
+def _check_memory(megabytes: int, directory: Path) -> None:
+    command = [sys.executable, str(LARGE_SEGMENT), str(directory), str(megabytes)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    archived, read = map(int, done.stdout.split())
+    print(f"{megabytes} MB: {archived} MB to archive, {read} MB to archive and to read")
+    assert (
+        0 < max(archived, read) < megabytes * 3 // 4 + 250
+    )  # the compressed segment, which is a quarter, is held twice
 
 
 def _archive_with_segments(megabytes: int, workspace: Path, file_address: StoreAddress) -> None:

@@ -23,7 +23,7 @@ from tailrace.cli import main
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError, CorruptError, SourceError, SourceRefused
-from tailrace.recovery import backup_record
+from tailrace.recovery import backup_record, compressed_object
 from tailrace.recovery.backup import is_covered, take_backup
 from tailrace.recovery.backup_reader import BackupReader, verify
 from tailrace.recovery.backup_record import BackupFile, BackupRecord, chain, list_backups
@@ -95,6 +95,49 @@ def test_chain_becomes_what_pg_combinebackup_makes_of_it(backed_up: BackedUp, wo
         theirs = _combine(backed_up, records, workspace / str(length), tablespace.oid)
         assert _content(ours) == _content(theirs)
         assert any(path.startswith("pg_tblspc/") and content for path, content in _content(ours).items())
+
+
+def test_the_index_of_a_backup_is_not_trusted(
+    backed_up: BackedUp, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(**changes: Any) -> DataDirectory:
+        def read(store: Store, id_: str) -> list[BackupFile]:
+            files = backup_record.read_index(store, id_)
+            return [dataclasses.replace(f, **changes) if f.path == "PG_VERSION" else f for f in files]
+
+        monkeypatch.setattr("tailrace.recovery.backup_reader.read_index", read)
+        copy = DataDirectory(new_directory(workspace, f"planted{len(list(workspace.iterdir()))}"))
+        copy.prepare()
+        copy.write(backed_up.store, backed_up.records[:1])
+        return copy
+
+    restored = planted(mode=0o104777)
+    assert (restored.path / "PG_VERSION").stat().st_mode & 0o7777 == 0o770
+    for path in ("../outside", "/tmp/outside", "base/../../outside"):
+        with pytest.raises(CorruptError):
+            planted(path=path)
+    assert not (workspace / "outside").exists()
+
+
+def test_a_claimed_size_takes_no_memory() -> None:
+    data = bytearray(compressed_object.compress(b"content"))
+    data[-40:-32] = (1 << 62).to_bytes(8, "little")
+    with pytest.raises(CorruptError, match="claims to hold"):
+        compressed_object.decompress(bytes(data), "the object")
+
+
+@pytest.mark.parametrize("content", [b"raw content", b"compressed content " * 200], ids=["raw", "compressed"])
+def test_no_damaged_byte_passes(content: bytes) -> None:
+    data = compressed_object.compress(content)
+    assert compressed_object.decompress(data, "the object") == content
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        try:
+            found = compressed_object.decompress(bytes(damaged), "the object")
+        except CorruptError:
+            continue
+        assert found == content, place  # the length of the skippable frame, which is not read
 
 
 def _combine(backed_up: BackedUp, records: list[BackupRecord], directory: Path, oid: int) -> Path:

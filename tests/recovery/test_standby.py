@@ -197,14 +197,19 @@ def test_command_continues_after_it_was_killed_and_can_be_promoted(store: Store,
 
 @contextmanager
 def _command(command: list[str], env: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
+    printed = []
     try:
-        shown = next(line for line in process.stdout if line.startswith("the standby accepts reads"))
-        yield process, shown.partition("'")[2].rpartition("'")[0]
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith("the standby accepts reads"):
+                break
+        yield process, printed[-1].partition("'")[2].rpartition("'")[0]
     finally:
         process.kill()
-        process.communicate()
+        printed.append(process.communicate()[0])
+    assert "Traceback" not in "".join(printed)
 
 
 def _rows(conninfo: str) -> list[int]:
@@ -229,6 +234,9 @@ def test_streaming_standby_catches_up_from_the_store_and_then_streams(
             archive.wait_for(current_lsn(connection))
             with StandbyThread(primary, store, directory, upstream).following() as thread:
                 thread.wait_for([1, 2, 3, 4])
+                # Nobody else may enter the directories of the sockets, so these ask for no password.
+                for private in (thread.running._sockets, thread.running.server.socket_directory):
+                    assert (private.stat().st_uid, private.stat().st_mode & 0o777) == (directory.stat().st_uid, 0o700)
                 query = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'copy'"
                 assert wait_until(lambda: connection.execute(query).fetchone() == (1,), 30)
         with primary.connect() as other:

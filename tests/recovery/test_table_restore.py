@@ -296,9 +296,65 @@ def test_table_without_a_recorded_definition_has_its_columns_and_key(database: D
             ]
 
 
-def test_spark_restores_the_same_rows(database: Database, tmp_path: Path, spark: SparkSession) -> None:
-    from tailrace.recovery.spark_rows import spark_blocks
+def test_binary_rows_equal_the_sources(database: Database, tmp_path: Path) -> None:
+    """Values of all types that the binary format is used for; rows with values that it cannot have go through text."""
+    database.execute(
+        r"""
+        CREATE TYPE mood AS ENUM ('sad', 'o''k');
+        CREATE TABLE wide (
+            id int PRIMARY KEY, b bool, i2 int2, i8 int8, f4 float4, f8 float8, cost numeric(12,2), part numeric(4,4),
+            big numeric(18,0), d date, ts timestamp, tz timestamptz, ti time, u uuid, t text, v varchar(9), c char(5),
+            j json, jb jsonb, bin bytea, m mood);
+        INSERT INTO wide SELECT i, i % 2 = 0, -i, i * 4294967296::int8, i / 3.0, -i / 7.0, i * 123.45 - 200,
+            i / 10000.0, i * 999999999999999 - 500, date '2024-02-28' + i,
+            timestamp '1999-12-31 23:59:59.9' + i * '1d 1us'::interval,
+            timestamptz '1950-01-01 00:00:01+00' + i * '1s'::interval, time '00:00:00.000001' + i * '7 min'::interval,
+            md5(i::text)::uuid, repeat(E'ä\t', i % 4), 'v' || i, 'c', '[1, 2]', '{"a": 1}',
+            decode(md5(i::text), 'hex'),
+            CASE WHEN i % 3 = 0 THEN 'sad'::mood ELSE 'o''k' END
+            FROM generate_series(1, 200) i;
+        INSERT INTO wide (id) SELECT generate_series(201, 230);
+        INSERT INTO wide (id, d, ts, tz, f4, f8, cost, part, big, t, bin) VALUES
+            (301, 'infinity', '-infinity', 'infinity', 'NaN', '-Infinity', -9999999999.99, -0.9999, -999999999999999999,
+             '', ''),
+            (302, '-infinity', 'infinity', '4714-11-24 00:00:00+00 BC', '-0', 5e-324, 0, 0.0001, 999999999999999999,
+             E'\\N\n', '\x00ff'),
+            (303, '4714-11-24 BC', '4714-11-24 BC', '-infinity', 3.4e38, 1.7e308, 0.01, 0, 1, E'\x7f', NULL)
+        """
+    )
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        it.execute(
+            "UPDATE wide SET i2 = NULL, t = 'changed', cost = -cost WHERE id % 5 = 0", "DELETE FROM wide WHERE id = 7"
+        )
+        ordinary = it.mark(("public", "wide"))
+        it.execute("UPDATE wide SET ts = '294276-12-31 23:59:59.999999', cost = 'NaN' WHERE id = 3")
+        special = it.mark(("public", "wide"))
+        for lsn, formats in ((ordinary, {True}), (special, {True, False})):
+            (planned,) = table_restore.plan(it.reader, [("public", "wide")], lsn)
+            assert {block.is_binary for block in table_restore.direct_blocks(it.reader)(planned, True)} == formats
+            with new_database(database) as other, other.connect() as connection:
+                it.restore(other, [("public", "wide")], lsn)
+                assert oracle.rows(connection, "public", "wide") == it.rows[lsn]["public", "wide"]
 
+
+class EndlessSession:
+    """The session of all tests, which the command must not stop."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.stops = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.spark, name)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def test_many_rows_go_through_spark(
+    database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t SELECT i, 'a' || i FROM generate_series(1, 300) i"
     )
@@ -306,12 +362,17 @@ def test_spark_restores_the_same_rows(database: Database, tmp_path: Path, spark:
         it.snapshot()
         it.execute("UPDATE t SET a = 'b' WHERE id % 3 = 0", "DELETE FROM t WHERE id > 290", "INSERT INTO t VALUES (0)")
         lsn = it.mark(("public", "t"))
-        planned = table_restore.plan(it.reader, [("public", "t")], lsn)
-        with new_database(database) as other, other.connect() as connection:
-            blocks = spark_blocks(spark, it.store.url, {})
-            progress = table_restore.restore(planned, table_restore.DatabaseDestination(other.url), blocks)
-            assert oracle.rows(connection, "public", "t") == it.rows[lsn]["public", "t"]
-            assert progress.restored == {("public", "t"): 291}
+        session = EndlessSession(spark)
+        monkeypatch.setattr("tailrace.spark.session", lambda *_: session)
+        for limit, stops in ((1000, 0), (400, 1)):  # 300 rows and 111 changes
+            monkeypatch.setattr("tailrace.cli.restore_table._SPARK_ROWS", limit)
+            with new_database(database) as other, other.connect() as connection:
+                command = ["restore", "--table", "t", "--to", str(lsn), "--into", other.url]
+                result = CliRunner().invoke(main, command, env={"TAILRACE_STORE_URL": it.store.url})
+                assert result.exit_code == 0, result.output
+                assert oracle.rows(connection, "public", "t") == it.rows[lsn]["public", "t"]
+                assert "public.t: 291 rows" in result.output
+            assert session.stops == stops
 
 
 def test_definitions_give_up_on_a_locked_table_before_the_server_looks_for_deadlocks(

@@ -12,6 +12,7 @@ import click
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, output, status_line
 from tailrace.cli.restored_server import find_programs
+from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.installation import unprivileged_user
 from tailrace.recovery.drill import Drill, DrillProgress
@@ -41,25 +42,21 @@ def command(invocation: Invocation, lsn: str | None, directory: Path | None, bin
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     programs = find_programs(store, bin_directory)
-    cancelled, finished = threading.Event(), threading.Event()
+    cancelled = threading.Event()
     on_stop(cancelled.set)
     progress = DrillProgress()
-    display = threading.Thread(
-        target=status_line.show_until,
-        args=(finished, lambda: [f"drill: {progress.phase}, {progress.rows:,} rows compared"], "tailrace.drill"),
-        daemon=True,
-    )
+
+    def lines() -> list[StatusLine]:
+        text = f"drill: {progress.phase}, {progress.rows:,} rows compared"
+        return [StatusLine(text, (progress.phase, progress.rows))]
+
     with tempfile.TemporaryDirectory(prefix="tailrace-drill-", dir=directory) as name:
         if owner := unprivileged_user():
             os.chown(name, *owner)
         moment = Lsn.parse(lsn) if lsn else None
         drill = Drill(settings, store, Path(name), programs, moment, cancelled.is_set, progress)
-        display.start()
-        try:
+        with status_line.shown(lines, "tailrace.drill"):
             record = drill.run()
-        finally:
-            finished.set()
-            display.join()
     _print(record)
     if record.verdict != "equal":
         raise SystemExit(1)
@@ -72,7 +69,8 @@ def _print(record: DrillRecord) -> None:
         return
     click.echo(
         f"restored{where} from backup {record.backup} in {output.duration(record.restore_seconds)}, "
-        f"compared {record.tables:,} tables, {record.rows:,} rows; {output.duration(record.seconds)} in all"
+        f"compared {output.count(record.tables, 'table')}, {record.rows:,} rows; "
+        f"{output.duration(record.seconds)} in all"
     )
     for table, reason in record.not_compared:
         click.echo(f"not compared: {table}: {reason}")

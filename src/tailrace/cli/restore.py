@@ -124,7 +124,7 @@ def command(
     if directory is None or where or into or script or renamed or master:
         raise ConfigError("what to restore is not given", "give DIRECTORY, or --table with --into URL or --sql FILE")
     programs = find_programs(store, bin_directory)
-    target = moment.target(LogReader(store), programs)
+    target = moment.target(LogReader(store), lambda: programs)
     cancelled = threading.Event()
     on_stop(cancelled.set)
     plan = plan_restore(store, target, programs, timeline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import click
 
 from tailrace.errors import ConfigError
 from tailrace.log.reader import LogReader
-from tailrace.recovery import log_moment
+from tailrace.recovery import log_moment, table_drop
 from tailrace.recovery.log_moment import Occurrence, TableEvent
 from tailrace.recovery.recovery_target import RecoveryTarget
 
@@ -22,40 +22,32 @@ class MomentOptions:
     before_xid: int | None
     latest: bool
 
-    def target(self, reader: LogReader, programs: Path | None) -> RecoveryTarget:
-        """The target that the options name. An event is looked up, and what was found is printed.
+    def target(
+        self, reader: LogReader, programs: Callable[[], Path], say: Callable[[str], None] = click.echo
+    ) -> RecoveryTarget:
+        """The target that the options name. An event is looked up, and `say` prints what was found.
 
-        `programs` is where pg_waldump is, if the archive may be searched too.
+        `programs` returns where pg_waldump is, if the archive has to be searched.
         """
         given = [self.to is not None, self.event is not None, self.before_xid is not None, self.latest]
         if sum(given) != 1:
             raise ConfigError("one target is needed", "give --to, --before, --before-xid or --latest")
         if self.event is not None:
-            return RecoveryTarget("lsn", lsn=_find(reader, TableEvent.parse(self.event), programs).lsn)
+            return RecoveryTarget("lsn", lsn=_find(reader, TableEvent.parse(self.event), programs, say).lsn)
         if self.before_xid is not None:
             return RecoveryTarget("xid", xid=self.before_xid)
         return RecoveryTarget.parse(self.to) if self.to is not None else RecoveryTarget("latest")
 
 
-def _find(reader: LogReader, event: TableEvent, programs: Path | None) -> Occurrence:
-    found: Sequence[Occurrence] = log_moment.find_event(reader, event)
-    source = "the log"
-    if not found and event.kind == "drop" and programs is not None:
-        in_wal = log_moment.find_dropped_in_wal(reader, event, programs)
-        found, source = ([in_wal], "the WAL: its last exclusive lock") if in_wal is not None else ([], source)
+def _find(reader: LogReader, event: TableEvent, programs: Callable[[], Path], say: Callable[[str], None]) -> Occurrence:
+    if event.kind == "drop":
+        drop = table_drop.find_drop(reader, event, programs)
+        found, source = drop.occurrences, drop.source
+    else:
+        found, source = log_moment.find_event(reader, event), "the log"
     if not found:
-        raise ConfigError(f"the log shows no {event}", _hint(event, reader))
-    click.echo(f"{event}: {found[-1]}, found in {source}")
+        raise ConfigError(f"the log shows no {event}", log_moment.range_text(reader))
+    say(f"{event}: {found[-1]}, found in {source}")
     for earlier in list(reversed(found))[1:5]:
-        click.echo(f"    earlier: {earlier} (--to {earlier.lsn} goes before it)")
+        say(f"    earlier: {earlier} (--to {earlier.lsn} goes before it)")
     return found[-1]
-
-
-def _hint(event: TableEvent, reader: LogReader) -> str:
-    if event.kind != "drop":
-        return log_moment.range_text(reader)
-    name = ".".join(event.table)
-    return (
-        "drops are in the log if the event trigger that `tailrace check` offers was there; without it, they are found "
-        f"in the archived WAL. `restore --table {name} --to latest` restores a dropped table after its last change"
-    )

@@ -34,8 +34,8 @@ from tailrace.settings.pattern import split_name
 from tailrace.store import Store
 
 _SPARK_ROWS: Final = 50_000_000
-"""From this number of rows on, Spark reads them. One process needs minutes for that many, and a retry begins at the
-start; Spark divides the work among all processors, repeats only what failed, and takes seconds to start."""
+"""From this number of rows and changes on, Spark reads them. One process needs minutes for that many, and a retry
+begins at the start; Spark uses all processors and repeats only what failed, but needs seconds to start."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def restore_tables(
     reader = LogReader(store)
     if reader.last() is None:
         raise ConfigError(f"{store.url} has no log", "tables are restored from what `tailrace capture` wrote")
-    lsn = log_moment.resolve(reader, moment.target(reader, _waldump(store, moment, bin_directory)))
+    target = moment.target(reader, lambda: find_programs(store, bin_directory), lambda line: _say(options, line))
+    lsn = log_moment.resolve(reader, target)
     planned = table_restore.plan(reader, wanted, lsn, names, is_subset=options.where is not None)
     progress = RestoreProgress()
     began = time.monotonic()
@@ -96,24 +97,12 @@ def _names(renamed: str | None, tables: int) -> Callable[[Name], Name]:
     return lambda _: given
 
 
-def _waldump(store: Store, moment: MomentOptions, bin_directory: Path | None) -> Path | None:
-    """Where pg_waldump is, if the archive may have to be searched. Tables alone need neither."""
-    if moment.event is None:
-        return None
-    try:
-        return find_programs(store, bin_directory)
-    except ConfigError:
-        if bin_directory is not None:
-            raise
-        return None
-
-
 @contextlib.contextmanager
 def _rows_of(
     planned: Sequence[PlannedRestore], settings: Settings, reader: LogReader, master: str | None
 ) -> Iterator[Blocks]:
     """Reads rows in this process, or with Spark if there are many."""
-    if master is None and sum(each.estimated_rows for each in planned) < _SPARK_ROWS:
+    if master is None and sum(each.read_rows for each in planned) < _SPARK_ROWS:
         yield table_restore.direct_blocks(reader)
         return
     from tailrace.recovery.spark_rows import spark_blocks

@@ -12,6 +12,7 @@ import click
 from tailrace.cli import Invocation, output, status_line
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.restored_server import find_programs, place_tablespaces
+from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
 from tailrace.recovery import standby
@@ -96,16 +97,14 @@ def _follow(running: Standby, stopping: threading.Event, path: Path) -> None:
     """Watch the standby until it is stopped, and say when it can be used."""
     state: RecoveryState | None = None
 
-    def lines() -> list[str]:
+    def lines() -> list[StatusLine]:
         feed = "the source" if running.is_streaming else "the store"
         if state is None:
-            return ["standby: starting"]
-        return [f"standby: replayed up to {state.lsn}, last commit {output.ago(state.last_commit_at)}, fed by {feed}"]
+            return [StatusLine("standby: starting", None)]
+        text = f"standby: replayed up to {state.lsn}, last commit {output.ago(state.last_commit_at)}, fed by {feed}"
+        return [StatusLine(text, (state.lsn, feed))]
 
-    finished = threading.Event()
-    display = threading.Thread(target=status_line.show_until, args=(finished, lines, "tailrace.standby"), daemon=True)
-    display.start()
-    try:
+    with status_line.shown(lines, "tailrace.standby"):
         while not stopping.wait(_POLL_SECONDS):
             found = running.poll()
             if state is None and found is not None:
@@ -116,9 +115,6 @@ def _follow(running: Standby, stopping: threading.Event, path: Path) -> None:
                     pass
                 return
             state = found or state
-    finally:
-        finished.set()
-        display.join()
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

@@ -259,9 +259,10 @@ class Archive:
             else:
                 timer.check_alive(stream.received_at)
             if received is None or not received.wal:
+                writer.prepare_part()
                 left_s = timer.left_s if due_s is None else min(due_s, timer.left_s)
-                stream.wait(self._pipe.fd, left_s, reading=received is not None)
-                self._pipe.drain()
+                if stream.wait(self._pipe.fd, left_s, reading=received is not None):
+                    self._pipe.drain()
 
     def _save_position(self, writer: WalWriter, *, now: bool = False) -> None:
         """Record, now and then, the server's time up to which the archive has everything."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.recovery.backup_reader import BackupReader, FileSink
@@ -16,6 +17,8 @@ from tailrace.recovery.incremental_file import BlockOverlay
 from tailrace.store import Store
 
 _LABEL = "backup_label"
+# PostgreSQL gives its files 0600 or 0640. The index of a backup must not make a file that runs as its owner.
+_MOST_RIGHTS: Final = stat.S_IRWXU | stat.S_IRWXG
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class DataDirectory:
             try:
                 if overlay is not None:
                     overlay.finish()
-                os.fchmod(fd, stat.S_IMODE(file.mode))
+                os.fchmod(fd, file.mode & _MOST_RIGHTS)
             finally:
                 os.close(fd)
             self.own(path)

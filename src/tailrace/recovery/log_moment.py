@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -14,14 +13,12 @@ import numpy.typing as npt
 
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError
-from tailrace.log import ddl_message, planner, published_table, schema_record
+from tailrace.log import ddl_message, planner
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentContent
 from tailrace.log.timestamp import format_timestamp
 from tailrace.pgoutput import message
 from tailrace.recovery.recovery_target import RecoveryTarget
-from tailrace.recovery.wal_archive import WalArchive
-from tailrace.recovery.wal_scan import WalScan
 from tailrace.settings.pattern import split_name
 
 _EVENT: Final = re.compile(r"\s*(drop|truncate|delete)\s+of\s+(\S.*?)\s*", re.IGNORECASE | re.DOTALL)
@@ -129,31 +126,6 @@ def find_event(reader: LogReader, event: TableEvent, most: int = 5) -> list[Occu
         return any((relation.schema, relation.name) == event.table for _, relation in reader.relations(segment))
 
     return _transactions(reader, lambda content: _changes(content, event), is_needed, most)
-
-
-def find_dropped_in_wal(reader: LogReader, event: TableEvent, bin_directory: Path) -> Occurrence | None:
-    """The drop, from the archived WAL: the last transaction that locked the table exclusively.
-
-    That is the drop only if the table is gone, so one that capture still lists is refused.
-    """
-    archive = WalArchive.load(reader.store)
-    named = [
-        (record.database_oid, table.oid)
-        for record in schema_record.load_all(reader.store)
-        for table in record.tables
-        if (table.schema, table.name) == event.table
-    ]
-    if archive is None or archive.last is None or not named:
-        return None
-    database, oid = named[-1]
-    if any(relation.oid == oid for relation in published_table.load(reader.store)):
-        raise ConfigError(f"{'.'.join(event.table)} was not dropped, as far as capture knows", range_text(reader))
-    history = archive.history(archive.last.segment.timeline)
-    newest = list(archive.ranges())[-1]
-    record = WalScan(archive, history, newest.start, newest.end, bin_directory).last_exclusive_lock(database, oid)
-    if record is None or record.committed_at is None:
-        return None
-    return Occurrence(record.lsn, record.transaction, record.committed_at)
 
 
 def _transactions(

@@ -52,6 +52,8 @@ class CopiedColumn:
     name: str
     index: int | None
     text: str | None = None
+    is_cast: bool = False
+    """It has another type than the relation's column, so it is read from the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +262,9 @@ class _Planner:
         if is_same or self._is_newer:
             self._sound[column.number] = column.name
             lines[column.number] = self._declare(column)
-            copied[column.number] = CopiedColumn(column.name, index)
-            if column.type_oid != sent.type.oid:
+            is_cast = column.type_oid != sent.type.oid
+            copied[column.number] = CopiedColumn(column.name, index, is_cast=is_cast)
+            if is_cast:
                 self._table.notes.append(
                     f"column {column.name} became {column.type} after the last change in the log: its values are cast "
                     "from their text, whatever ALTER TABLE … USING did"

@@ -1,4 +1,4 @@
-"""Reads a table's rows with Spark, as lines for COPY: for tables that are too large for one process."""
+"""Reads a table's rows with Spark, for COPY: for tables that are too large for one process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PART_BYTES: Final = 32 << 20
-"""Bytes of a snapshot for one task. The driver gets the lines of one task at a time, several times as many bytes."""
+"""Bytes of a snapshot for one task. The driver gets the rows of one task at a time, several times as many bytes."""
 
 
 def spark_blocks(spark: SparkSession, store_url: str, store_options: Mapping[str, str]) -> Blocks:
-    """Reads rows by tasks, which keep their lines on the executors' disks until the destination takes them."""
+    """Reads rows by tasks, which keep them on the executors' disks until the destination takes them."""
     from pyspark import StorageLevel
 
-    def blocks(planned: PlannedRestore) -> Iterator[Block]:
+    def blocks(planned: PlannedRestore, accepts_binary: bool) -> Iterator[Block]:
         state, columns, options = planned.state, tuple(planned.table.columns), dict(store_options)
         parts = _parts(state)
         numbers = spark.sparkContext.parallelize(range(parts), parts)
-        lines = numbers.flatMap(lambda part: _read(store_url, options, state, columns, part, parts))
+        lines = numbers.flatMap(lambda part: _read(store_url, options, state, columns, accepts_binary, part, parts))
         lines.persist(StorageLevel.DISK_ONLY)
         try:
             lines.count()  # all tasks at once; the iterator below would run one after the other
@@ -38,9 +38,15 @@ def spark_blocks(spark: SparkSession, store_url: str, store_options: Mapping[str
 
 
 def _read(
-    url: str, options: Mapping[str, str], state: TableState, columns: Sequence[CopiedColumn], part: int, parts: int
+    url: str,
+    options: Mapping[str, str],
+    state: TableState,
+    columns: Sequence[CopiedColumn],
+    accepts_binary: bool,
+    part: int,
+    parts: int,
 ) -> Iterator[Block]:
-    return copy_blocks(state, LogReader(url, options), columns, part, parts)
+    return copy_blocks(state, LogReader(url, options), columns, accepts_binary, part, parts)
 
 
 def _parts(state: TableState) -> int:

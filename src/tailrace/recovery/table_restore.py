@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from tailrace import postgres
 from tailrace.capture.postgres import schema_catalog
-from tailrace.change import Lsn
+from tailrace.change import Column, Lsn, Relation
 from tailrace.errors import ConfigError, SinkError, SinkRefused, SnapshotError
+from tailrace.images import Images
 from tailrace.log import schema_record
 from tailrace.log.reader import LogReader
 from tailrace.log.schema_record import RecordedType
@@ -43,7 +44,7 @@ from tailrace.recovery.restored_table import (
 from tailrace.settings import Secret
 from tailrace.settings.secret import split_password
 from tailrace.sinks.messages.batching import prefetch
-from tailrace.state import postgres_text, table_state
+from tailrace.state import postgres_binary, postgres_text, table_state
 from tailrace.state.table_state import TableState
 
 _RULES: Final = (
@@ -71,9 +72,19 @@ _RULES: Final = (
 _OTHERWISE: Final = (Rule(SinkRefused, "(0A|42|22|54|55|P0|38|39|44)...", r"", "write --sql FILE and edit that"),)
 _classify: Final = Classifier("--into", SinkError, SinkRefused, _RULES, _OTHERWISE)
 
-Block = tuple[int, bytes]
-"""A number of rows, and their lines for COPY."""
-Blocks = Callable[["PlannedRestore"], Iterator[Block]]
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows for COPY."""
+
+    rows: int
+    content: bytes
+    is_binary: bool = False
+    """In the binary format, without header and trailer; otherwise lines of text."""
+
+
+Blocks = Callable[["PlannedRestore", bool], Iterator[Block]]
+"""Reads a table's rows; in the binary format, where they allow it, if the second argument is true."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +93,17 @@ class PlannedRestore:
 
     state: TableState
     table: RestoredTable
+    logged_rows: int
+    """Changes in the segments that have to be read, those of other tables included."""
 
     @property
     def estimated_rows(self) -> int:
         return self.state.snapshot.rows
+
+    @property
+    def read_rows(self) -> int:
+        """At most as many rows and changes have to be read."""
+        return self.estimated_rows + self.logged_rows
 
 
 @dataclass
@@ -151,38 +169,64 @@ def _plan_one(reader: LogReader, state: TableState, names: Mapping[int, Name], i
             last_change = min(header.last.commit_lsn, state.lsn)
     definitions = schema_record.definitions_of(reader.store, state.relation.oid)
     definition, is_newer = choose_definition(definitions, state.relation, state.lsn, last_change)
-    return PlannedRestore(state, plan_table(state.relation, definition, is_newer, names, is_subset=is_subset))
+    table = plan_table(state.relation, definition, is_newer, names, is_subset=is_subset)
+    return PlannedRestore(state, table, sum(s.stop - s.start for s in state.slices))
 
 
 def copy_blocks(
-    state: TableState, reader: LogReader, columns: Sequence[CopiedColumn], part: int = 0, parts: int = 1
+    state: TableState,
+    reader: LogReader,
+    columns: Sequence[CopiedColumn],
+    accepts_binary: bool,
+    part: int = 0,
+    parts: int = 1,
 ) -> Iterator[Block]:
-    """The rows of one of several parts of a state, as lines for COPY."""
+    """The rows of one of several parts of a state, for COPY."""
+    binary = _binary_columns(state, columns) if accepts_binary else ()
     for images in table_state.rows(state, reader, part, parts):
-        texts = postgres_text.image_texts(images, state.relation).batch.columns
-        arrays = [
-            texts[column.index]
-            if column.index is not None
-            else pa.array([column.text], pa.string()).take(pa.array([0] * len(images), pa.int32()))
-            for column in columns
-        ]
-        size = len(images)
-        blocks = list(copy_text.lines(arrays, size))
-        for number, block in enumerate(blocks):
-            yield (size if number == 0 else 0), block
+        if binary and images.special is None:
+            arrays = [images.batch.column(index) for index, _ in binary]
+            content = postgres_binary.rows(arrays, [column for _, column in binary])
+            if content is not None:
+                yield Block(len(images), content, is_binary=True)
+                continue
+        yield from _text_blocks(images, state.relation, columns)
+
+
+def _binary_columns(state: TableState, columns: Sequence[CopiedColumn]) -> Sequence[tuple[int, Column]]:
+    """The columns to copy, if the binary format can have all of them."""
+    found = [(each.index, state.relation.columns[each.index]) for each in columns if each.index is not None]
+    is_supported = all(postgres_binary.is_supported(column) for _, column in found)
+    return found if is_supported and len(found) == len(columns) and not any(each.is_cast for each in columns) else ()
+
+
+def _text_blocks(images: Images, relation: Relation, columns: Sequence[CopiedColumn]) -> Iterator[Block]:
+    texts = postgres_text.image_texts(images, relation).batch.columns
+    size = len(images)
+    arrays = [
+        texts[column.index]
+        if column.index is not None
+        else pa.array([column.text], pa.string()).take(pa.array([0] * size, pa.int32()))
+        for column in columns
+    ]
+    for number, lines in enumerate(copy_text.lines(arrays, size)):
+        yield Block(size if number == 0 else 0, lines)
 
 
 def direct_blocks(reader: LogReader) -> Blocks:
     """Reads rows in this process: the next ones while the destination takes the last."""
 
-    def blocks(planned: PlannedRestore) -> Iterator[Block]:
-        return prefetch(copy_blocks(planned.state, reader, planned.table.columns))
+    def blocks(planned: PlannedRestore, accepts_binary: bool) -> Iterator[Block]:
+        return prefetch(copy_blocks(planned.state, reader, planned.table.columns, accepts_binary))
 
     return blocks
 
 
 class RestoreDestination(Protocol):
     """Where tables are restored to. All calls happen inside `transaction`."""
+
+    accepts_binary: bool
+    """Whether `copy` accepts blocks in the binary format."""
 
     def transaction(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -198,7 +242,8 @@ class RestoreDestination(Protocol):
     def filter_rows(self, statement: str) -> int | None:
         """Run a statement with a condition that the user wrote."""
 
-    def copy(self, statement: str, blocks: Iterator[Block]) -> None: ...
+    def copy(self, target: str, blocks: Iterator[Block], *, freeze: bool) -> None:
+        """Copy rows into a table. `freeze`: it was created in this transaction, and has no partitions."""
 
     def add_foreign_key(self, key: ForeignKey) -> str | None:
         """Add a foreign key whose parent is not restored, not validated. Return why not, if it is not possible."""
@@ -261,17 +306,15 @@ def _copy_rows(
 
     def counted() -> Iterator[Block]:
         nonlocal total
-        with contextlib.closing(blocks(planned)) as source:  # type: ignore[type-var]
-            for rows, block in source:
-                progress.add(rows, len(block))
-                total += rows
-                yield rows, block
+        with contextlib.closing(blocks(planned, destination.accepts_binary)) as source:  # type: ignore[type-var]
+            for block in source:
+                progress.add(block.rows, len(block.content))
+                total += block.rows
+                yield block
 
     columns = f" ({table.column_list})" if table.columns else ""
     if where is None:
-        # The table was created in this transaction, so nobody can see rows that are frozen too early.
-        freeze = "" if table.is_partitioned else " WITH (FREEZE)"
-        destination.copy(f"COPY {table.qualified}{columns} FROM STDIN{freeze}", counted())
+        destination.copy(f"{table.qualified}{columns}", counted(), freeze=not table.is_partitioned)
         progress.restored[table.name] = total
         return
     staging = f"pg_temp.tailrace_restore_{number}"
@@ -279,7 +322,7 @@ def _copy_rows(
         f"CREATE TEMPORARY TABLE tailrace_restore_{number} (LIKE {table.qualified} INCLUDING GENERATED) ON COMMIT DROP",
         "creating a temporary table for --where",
     )
-    destination.copy(f"COPY {staging}{columns} FROM STDIN", counted())
+    destination.copy(f"{staging}{columns}", counted(), freeze=False)
     # The condition ends with a line end, because it may end with a comment.
     found = destination.filter_rows(
         f"INSERT INTO {table.qualified}{columns} OVERRIDING SYSTEM VALUE "  # noqa: S608 (the user's own condition)
@@ -299,6 +342,8 @@ class _Address:
 
 class DatabaseDestination:
     """A database, by its URL."""
+
+    accepts_binary = True
 
     def __init__(self, url: str) -> None:
         self._address = _Address(*split_password(url))
@@ -373,11 +418,18 @@ class DatabaseDestination:
         self._set_search_path("pg_catalog")
         return rows
 
-    def copy(self, statement: str, blocks: Iterator[Block]) -> None:
-        label = statement.partition(" (")[0]
-        with _errors(label), self._open.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            for _, block in blocks:
-                copy.write(block)
+    def copy(self, target: str, blocks: Iterator[Block], *, freeze: bool) -> None:
+        # Rows that the binary format cannot have get a COPY of their own.
+        for is_binary, run in groupby(blocks, lambda block: block.is_binary):
+            with (
+                _errors(f"COPY {target.partition(' (')[0]}"),
+                self._open.cursor() as cursor,
+                cursor.copy(_copy_statement(target, is_binary, freeze).encode()) as copy,
+            ):
+                copy.write(postgres_binary.HEADER if is_binary else b"")
+                for block in run:
+                    copy.write(block.content)
+                copy.write(postgres_binary.TRAILER if is_binary else b"")
 
     def add_foreign_key(self, key: ForeignKey) -> str | None:
         if not self._exists(key.parent):
@@ -402,6 +454,8 @@ class DatabaseDestination:
 
 class ScriptDestination:
     """A script for psql."""
+
+    accepts_binary = False
 
     def __init__(self, file: IO[bytes], lsn: Lsn) -> None:
         self._file = file
@@ -449,10 +503,10 @@ class ScriptDestination:
         self._write("SET LOCAL search_path = pg_catalog;")
         return None
 
-    def copy(self, statement: str, blocks: Iterator[Block]) -> None:
-        self._write(f"{statement};")
-        for _, block in blocks:
-            self._file.write(block)
+    def copy(self, target: str, blocks: Iterator[Block], *, freeze: bool) -> None:
+        self._write(f"{_copy_statement(target, False, freeze)};")
+        for block in blocks:
+            self._file.write(block.content)
         self._write("\\.")
 
     def add_foreign_key(self, key: ForeignKey) -> str | None:
@@ -465,6 +519,12 @@ class ScriptDestination:
 
     def _write(self, line: str) -> None:
         self._file.write(line.encode() + b"\n")
+
+
+def _copy_statement(target: str, is_binary: bool, freeze: bool) -> str:
+    # Nobody can see rows that are frozen too early, because the table was created in this transaction.
+    options = ", ".join(["FORMAT binary"] * is_binary + ["FREEZE"] * freeze)
+    return f"COPY {target} FROM STDIN" + (f" WITH ({options})" if options else "")
 
 
 @contextlib.contextmanager

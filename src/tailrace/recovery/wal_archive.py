@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
@@ -221,6 +222,22 @@ class WalArchive:
             if parts := read_parts(self.store, segment):
                 return parts.ljust(segment.bytes, b"\0")
         return None
+
+    def read_to(self, segment: WalSegment, path: Path) -> bool:
+        """Write a segment to a file, as `read` returns it. Return whether the archive has any of it.
+
+        A large segment is written piece by piece. If CorruptError is raised, the file is not to be used.
+        """
+        with path.open("wb") as file:
+            size = compressed_object.read_to(self.store, segment.key, file.write)
+        if size is None:
+            content = self.read(segment)
+            if content is not None:
+                path.write_bytes(content)
+            return content is not None
+        if size != segment.bytes:
+            raise CorruptError(f"{self.store.url}: {segment.key} holds {size} bytes", _RESTORE_COPY)
+        return True
 
     def read_history(self, timeline: int) -> bytes | None:
         return self.store.get(history_key(timeline))

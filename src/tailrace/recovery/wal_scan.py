@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,10 @@ from tailrace.recovery.wal_segment import WalSegment
 _RECORD = re.compile(r"rmgr: (\w+).*? tx:\s+(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .*?desc: (.*)")
 _COMMIT = re.compile(r"COMMIT(?:_PREPARED)?\b.*?(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) (\S+)")
 _PREPARED = re.compile(r"COMMIT_PREPARED (\d+):")
-_SUBTRANSACTIONS = re.compile(r"subxacts: ([\d ]+)")
-_LOCK = re.compile(r"xid (\d+) db (\d+) rel (\d+)")
+# A commit lists the objects whose statistics go with it, by kind, database and oid. For a relation, that is its drop:
+# TRUNCATE and ALTER TABLE keep the oid. PostgreSQL 15 and newer write it, as do those that backups can be taken from.
+_DROPPED = re.compile(r"; dropped stats:((?: \d+/\d+/\d+)+)")
+_RELATION_STATISTICS = 2
 _RESTORE_POINT = re.compile(r"RESTORE_POINT (.*)")
 # Far more than the longest ordinary record, so that the end of a large segment is found without reading all of it.
 _END_BYTES = 4 << 20
@@ -50,17 +52,11 @@ class WalRecord:
         return int(match[1]) if match else self.xid
 
     @property
-    def subtransactions(self) -> Sequence[int]:
-        """Of a commit, the ids of the savepoints' transactions that it commits."""
-        match = _SUBTRANSACTIONS.search(self.description)
-        return [int(text) for text in match[1].split()] if match else []
-
-    @property
-    def locks(self) -> Sequence[tuple[int, int, int]]:
-        """The exclusive locks that a record is about: transaction, database and relation of each."""
-        if not self.description.startswith("LOCK "):
-            return []
-        return [(int(xid), int(database), int(relation)) for xid, database, relation in _LOCK.findall(self.description)]
+    def dropped_relations(self) -> Sequence[tuple[int, int]]:
+        """Of a commit, the database and the oid of each relation that it drops, also in a savepoint's transaction."""
+        match = _DROPPED.search(self.description) if self.committed_at else None
+        found = [tuple(map(int, text.split("/"))) for text in match[1].split()] if match else []
+        return [(database, oid) for kind, database, oid in found if kind == _RELATION_STATISTICS]
 
     @property
     def restore_point(self) -> str | None:
@@ -99,16 +95,12 @@ class WalScan:
         """The last restore point of this name."""
         return next((r for r in self._backwards("XLOG") if r.restore_point == name), None)
 
-    def last_exclusive_lock(self, database: int, relation: int) -> WalRecord | None:
-        """The commit of the last transaction that locked a relation exclusively, as DROP and TRUNCATE do."""
-        commits: dict[int, WalRecord] = {}
-        for record in self._backwards("Transaction", "Standby"):
-            if record.committed_at:
-                commits.update(dict.fromkeys((record.transaction, *record.subtransactions), record))
-            for xid, *locked in record.locks:
-                if locked == [database, relation] and xid in commits:
-                    return commits[xid]
-        return None
+    def drops(self, database: int, relations: Collection[int]) -> Iterator[tuple[WalRecord, int]]:
+        """The commits that dropped one of the relations, and its oid, the newest first."""
+        for record in self._backwards("Transaction"):
+            for dropped_in, oid in record.dropped_relations:
+                if dropped_in == database and oid in relations:
+                    yield record, oid
 
     def next_commit(self, lsn: Lsn) -> WalRecord | None:
         """The first commit whose record begins at `lsn` or later."""
@@ -137,10 +129,11 @@ class WalScan:
         with tempfile.TemporaryDirectory(prefix="tailrace-wal-") as directory:
             # A record may continue in the next segment.
             for segment in (first, first.next):
-                content = self._archive.read(segment) if segment.start < self._end else None
-                if content is not None:
-                    (Path(directory) / segment.name).write_bytes(content)
-                elif segment == first:
+                path = Path(directory) / segment.name
+                is_found = segment.start < self._end and self._archive.read_to(segment, path)
+                if not is_found:
+                    path.unlink(missing_ok=True)
+                if not is_found and segment == first:
                     raise CorruptError(f"segment {segment} is missing from the archive", "restore the store's copy")
             command = [
                 str(self._program),

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tailrace.background import BackgroundThread
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, TailraceError
@@ -48,7 +48,7 @@ done
 """
 
 
-class WalSpool:
+class WalSpool(BackgroundThread):
     """Runs while its context lasts. `own` gives a file to the user that the server runs as."""
 
     def __init__(
@@ -60,6 +60,7 @@ class WalSpool:
         directory: Path,
         own: Callable[[Path], None],
     ) -> None:
+        super().__init__("spool")
         self._archive = archive
         self._history = history
         self._end = end
@@ -70,8 +71,6 @@ class WalSpool:
         self._ahead = max(_AHEAD_BYTES // self._size, 2)
         self._pool = ThreadPoolExecutor(_WORKERS, "spool")
         self._pending: dict[str, Future[None]] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
         self.error: TailraceError | None = None
         """Why recovery was aborted."""
 
@@ -89,14 +88,12 @@ class WalSpool:
         text = _SCRIPT.format(spool=shlex.quote(str(self._directory)), pid=os.getpid(), abort=_ABORT)
         self.script.write_text(text)
         self._own(self.script)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._pool.shutdown(cancel_futures=True)
 
     def _run(self) -> None:
@@ -132,18 +129,18 @@ class WalSpool:
     def _fetch_with_retries(self, name: str) -> None:
         """While the store does not answer, recovery waits."""
         try:
-            run_with_retries(lambda: self._place(name, self._read(name)), self._stopping, _log)
+            run_with_retries(lambda: self._place(name), self._stopping, _log)
         except TailraceError as error:
             self._fail(error)
         except OSError as error:
             self._fail(ConfigError(f"{self._directory}: {error.strerror}", "free some space, then restore again"))
 
-    def _place(self, name: str, content: bytes | None) -> None:
-        if content is None:
+    def _place(self, name: str) -> None:
+        draft = self._directory / f"{name}.draft"
+        if not self._read_to(name, draft):
+            draft.unlink(missing_ok=True)
             (self._directory / f"{name}.absent").touch()
             return
-        draft = self._directory / f"{name}.draft"
-        draft.write_bytes(content)
         draft.chmod(0o600)
         self._own(draft)
         draft.rename(self._directory / name)
@@ -152,19 +149,22 @@ class WalSpool:
         self.error = self.error or error
         (self._directory / "failed").touch()
 
-    def _read(self, name: str) -> bytes | None:
-        """A file of the archive; None only if the store says that there is none."""
+    def _read_to(self, name: str, draft: Path) -> bool:
+        """Write a file of the archive; False only if the store says that there is none."""
         segment = WalSegment.parse(name, self._size)
         if segment is not None:
-            content = self._archive.read(segment)
+            is_found = self._archive.read_to(segment, draft)
             is_needed = segment.timeline == self._timeline_of(segment.number) and segment.start < self._end
-            if content is None and is_needed:
+            if not is_found and is_needed:
                 raise CorruptError(
                     f"segment {segment} is missing from the archive, which has later ones",
                     "restore the object from a copy of the store, or restore to an earlier moment",
                 )
-            return content
+            return is_found
         stem, dot, kind = name.partition(".")
         if dot and kind == "history" and len(stem) == 8:
-            return self._archive.read_history(int(stem, 16))
-        return None
+            content = self._archive.read_history(int(stem, 16))
+            if content is not None:
+                draft.write_bytes(content)
+            return content is not None
+        return False

@@ -1,7 +1,8 @@
 """Writes received WAL to the archive: complete segments, and parts of the segment that is still open.
 
-Threads compress several segments at a time, but write one after the other, so that a kill never leaves a gap. A part
-is written when its WAL is old enough, and one at a time: while it is written, the next one grows.
+Threads compress several segments at a time, a large one frame by frame as it arrives. But they write one after the
+other, so that a kill never leaves a gap. A part is written when its WAL is old enough, and one at a time: while it is
+written, the next one grows.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.change import Lsn
-from tailrace.errors import FencedError, SourceError, StoreError
+from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
 from tailrace.recovery import compressed_object
+from tailrace.recovery.compressed_object import FRAME_BYTES, Compressor
 from tailrace.recovery.store_retry import run_with_retries
 from tailrace.recovery.wal_archive import ArchivePosition, read_parts
 from tailrace.recovery.wal_segment import WalSegment
@@ -27,8 +30,11 @@ _log = logging.getLogger("tailrace.archive")
 
 # Two segments are compressed at a time, beside one part.
 _WORKERS = 3
-# More than this much WAL, or more than one segment, waiting for the store stops the stream.
+# More than this much WAL waiting for the store stops the stream, not counting what of the open segment is compressed.
 _MOST_BYTES = 64 << 20
+# Up to this size a part is written by the thread of the stream if the store is quick: it is on the disk before another
+# thread would have begun, and a commit waits for it.
+_QUICK_BYTES = 64 << 10
 # On a stop, the store has this long to accept what was received.
 _CLOSE_SECONDS = 15.0
 
@@ -51,10 +57,17 @@ class _OpenSegment:
     prefix_bytes: int = 0
     """How much of it the parts of an earlier run hold."""
     prefix_digest: bytes = b""
+    received_prefix: Any = field(default_factory=hashlib.sha256)
     size: int = 0
-    pieces: list[memoryview] = field(default_factory=list)
+    compressor: Compressor = field(default_factory=Compressor)
+    frame: list[memoryview] = field(default_factory=list)
+    """The pieces since the last frame."""
+    frame_bytes: int = 0
+    compressed: Future[None] | None = None
+    """The frame before."""
     tail: list[memoryview] = field(default_factory=list)
     """The pieces that no part holds yet."""
+    tail_bytes: int = 0
     tail_at: float | None = None
     """When the oldest of them arrived."""
     stored: int = 0
@@ -86,7 +99,7 @@ class WalWriter:
         self._pool = ThreadPoolExecutor(_WORKERS, "archive")
         self._pending: deque[_OpenSegment] = deque()
         self._futures: set[Future[None]] = set()
-        self._pending_bytes = 0
+        self._pending_bytes = 0  # to be compressed, or compressed and to be written
         self._open = self._begin(first)
         self.error: Exception | None = None
         """Why nothing more is written."""
@@ -104,7 +117,7 @@ class WalWriter:
     @property
     def is_full(self) -> bool:
         with self._lock:
-            return self._pending_bytes >= max(_MOST_BYTES, self._open.segment.bytes)
+            return self._pending_bytes + self._open.tail_bytes >= _MOST_BYTES
 
     def offer(self, lsn: Lsn, data: memoryview) -> None:
         """Add WAL. Never waits."""
@@ -117,7 +130,7 @@ class WalWriter:
             self._add(piece)
 
     def write_due_part(self, *, now: bool = False) -> float | None:
-        """Begin to write a part if its WAL is old enough, or with `now` in any case.
+        """Begin to write a part if its WAL is old enough or large, or with `now` in any case.
 
         Return the seconds until the next one is due; None if something else happens first.
         """
@@ -125,14 +138,33 @@ class WalWriter:
         if current.tail_at is None or (current.part is not None and not current.part.done()):
             return None
         left_s = current.tail_at + self._part_after_s - time.monotonic()
-        if left_s > 0 and not now:
+        if left_s > 0 and not now and current.tail_bytes < FRAME_BYTES:
             return left_s
         content = b"".join(current.tail)
         start = current.stored
         current.stored += len(content)
-        current.tail, current.tail_at = [], None
-        current.part = self._submit(self._write_part, current, start, content)
+        current.tail, current.tail_bytes, current.tail_at = [], 0, None
+        if not self._write_quickly(current, start, content):
+            current.part = self._submit(self._write_part, current, start, content)
         return None
+
+    def _write_quickly(self, current: _OpenSegment, start: int, content: bytes) -> bool:
+        """Write a small part now. Return False if that could take long, or if the store fails and a retry may help."""
+        is_next = current.previous is None or current.previous.is_durable
+        if not self._store.is_quick or len(content) > _QUICK_BYTES or not is_next:
+            return False
+        try:
+            self._write_part(current, start, content)
+        except TailraceError as error:
+            if error.retry:
+                return False
+            self.error = self.error or error
+        return True
+
+    def prepare_part(self) -> None:
+        """While nothing else is to be done, begin what the next part will need."""
+        if self._store.is_quick and not self._part_after_s:
+            self._store.prepare(self._open.segment.parts_prefix)
 
     def save(self, position: ArchivePosition) -> None:
         """Record the position. Never waits."""
@@ -176,24 +208,50 @@ class WalWriter:
     def _add(self, piece: memoryview) -> None:
         current = self._open
         before, current.size = current.size, current.size + len(piece)
-        current.pieces.append(piece)
-        if before < current.prefix_bytes <= current.size:
-            self._check_prefix(current)
+        if before < current.prefix_bytes:
+            current.received_prefix.update(piece[: current.prefix_bytes - before])
+            if current.prefix_bytes <= current.size:
+                self._check_prefix(current)
         new = piece[max(current.prefix_bytes - before, 0) :]
         if new:
             current.tail.append(new)
+            current.tail_bytes += len(new)
             current.tail_at = current.tail_at or time.monotonic()
+        while piece:
+            taken = piece[: FRAME_BYTES - current.frame_bytes]
+            piece = piece[len(taken) :]
+            current.frame.append(taken)
+            current.frame_bytes += len(taken)
+            if current.frame_bytes == FRAME_BYTES and current.size < current.segment.bytes:
+                pieces = self._take_frame(current)
+                current.compressed = self._submit(self._compress, current, pieces, current.compressed)
         if current.size == current.segment.bytes:
+            pieces = self._take_frame(current)
             with self._lock:
                 self._pending.append(current)
-                self._pending_bytes += current.size
-            current.whole = self._submit(self._write_segment, current)
+            current.whole = self._submit(self._write_segment, current, pieces)
             self._open = _OpenSegment(current.segment.next, current)
+
+    def _take_frame(self, current: _OpenSegment) -> list[memoryview]:
+        with self._lock:
+            self._pending_bytes += current.frame_bytes
+        pieces, current.frame, current.frame_bytes = current.frame, [], 0
+        return pieces
+
+    def _compress(self, current: _OpenSegment, pieces: list[memoryview], before: Future[None] | None) -> None:
+        """Compress one frame after the one `before`. Does nothing if it was done."""
+        if before is not None:
+            wait([before])
+        if pieces:
+            content = b"".join(pieces)
+            pieces.clear()
+            current.compressor.add(content)
+            with self._lock:
+                self._pending_bytes -= len(content)
 
     def _check_prefix(self, current: _OpenSegment) -> None:
         """Compare what the server sends now with what an earlier run stored."""
-        received = b"".join(current.pieces)[: current.prefix_bytes]
-        if hashlib.sha256(received).digest() != current.prefix_digest:
+        if current.received_prefix.digest() != current.prefix_digest:
             raise FencedError(
                 f"the server's segment {current.segment} differs from the archive's in its first "
                 f"{current.prefix_bytes} bytes",
@@ -226,18 +284,25 @@ class WalWriter:
             current.durable_bytes = end
             self._advance()
 
-    def _write_segment(self, current: _OpenSegment) -> None:
-        content = b"".join(current.pieces)
-        data = compressed_object.compress(content)
-        if not self._await_previous(current):
-            return
-        compressed_object.create_compressed(self._store, current.segment.key, data, content)
+    def _write_segment(self, current: _OpenSegment, last_frame: list[memoryview]) -> None:
+        self._compress(current, last_frame, current.compressed)
+        if current.compressor.content_bytes != current.segment.bytes:
+            return  # a frame could not be compressed, which has ended the stream
+        data = current.compressor.finish()
+        with self._lock:
+            self._pending_bytes += len(data)
+        try:
+            if not self._await_previous(current):
+                return
+            compressed_object.create_compressed(self._store, current.segment.key, data)
+        finally:
+            with self._lock:
+                self._pending_bytes -= len(data)
         with self._lock:
             self._progress.stored_bytes += len(data)
             self._progress.segments += 1
             current.is_durable = True
-            self._pending_bytes -= current.size
-            current.pieces, current.tail = [], []
+            current.compressor, current.tail = Compressor(), []
             self._advance()
         if current.stored:
             self._submit(self._remove_parts, current)

@@ -52,8 +52,8 @@ class WalSenderStream:
         self._poll = select.poll()
         self._poll.register(connection.socket, select.POLLIN)
 
-    def wait(self, wake: int, seconds: float, *, reading: bool = True) -> None:
-        """Wait until the server sends something, `wake` is readable, or time is up.
+    def wait(self, wake: int, seconds: float, *, reading: bool = True) -> bool:
+        """Wait until the server sends something, `wake` is readable, or time is up. Return whether `wake` is readable.
 
         `reading=False` ignores the server, so that it waits.
         """
@@ -65,6 +65,7 @@ class WalSenderStream:
                 self._connection.consume_input()
             except psycopg.Error as error:
                 raise classify(error) from error
+        return bool(events.get(wake))
 
     def receive_messages(self) -> ReceivedMessages:
         """Return what has arrived, up to a batch, without waiting."""
