@@ -82,6 +82,22 @@ def test_mysql_has_the_same_rows(mariadb_server: MariaDbServer) -> None:
     shutil.rmtree(_demo_store(done.stdout).root.parent)
 
 
+@pytest.mark.soak
+def test_the_log_of_slatedb_has_the_same_rows() -> None:
+    done = subprocess.run(
+        tailrace("demo", "--seconds", "3", "--with", "slatedb"), capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found = re.search(
+        r"slatedb.carts: (\d+) rows in SlateDB, (\d+) in snapshot and log: equal, row for row", done.stdout
+    )
+    assert found
+    assert int(found[1]) > 0
+    assert done.stdout.count("equal, row for row") == 4
+    shutil.rmtree(_demo_store(done.stdout).root.parent)
+
+
 def _assert_shows_the_stream(shown: str) -> None:
     messages = re.search(r"([\d,]+) messages in the stream: every change .*\s+except (\d+)\s+of", shown)
     captured = re.search(r"([\d,]+) changes in [\d,]+ transactions", shown)

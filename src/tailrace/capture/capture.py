@@ -53,6 +53,8 @@ class Capture:
         self._until = until if isinstance(until, Lsn) else None
         self._until_current = until == "current"
         self._accept_gap = accept_gap
+        self.has_wal_lsns = settings.slatedb is None
+        """Whether the source's LSNs count bytes of WAL."""
         self.source = open_source(settings, store, snapshots)
         self._stopping = threading.Event()
         self._pipe = WakePipe()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
+from tailrace.background import BackgroundThread
 from tailrace.embedded.postgres import Postgres
 
 KEYS = {"customers": ("id",), "orders": ("id",), "order_items": ("order_id", "line")}
@@ -62,28 +62,22 @@ _LAST = [
 _PRODUCTS = {"kettle": 39, "teapot": 28, "cup": 7, "tea, 100 g": 12, "strainer": 5, "tray": 19, "honey": 9}
 
 
-class Shop:
+class Shop(BackgroundThread):
     """Creates the tables; while the context lasts, customers make about `per_second` transactions per second."""
 
     def __init__(self, server: Postgres, *, per_second: float = 150.0, seed: int = 1) -> None:
         self._server = server
         self._pause = 1 / per_second
         self._rng = random.Random(seed)  # noqa: S311 (a simulation, not a secret)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+        super().__init__("shop")
         self._error: BaseException | None = None
         with server.connect(autocommit=True) as connection:
             connection.execute(_SCHEMA)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         if self._error is not None and error is None:
             raise self._error
 
@@ -93,7 +87,7 @@ class Shop:
                 for _ in range(20):
                     self._join(connection)
                 actions = (self._join, self._order, self._advance, self._cancel, self._leave)
-                while not self._closing.wait(self._rng.expovariate(1 / self._pause)):
+                while not self._stopping.wait(self._rng.expovariate(1 / self._pause)):
                     self._rng.choices(actions, (2, 6, 8, 1, 0.3))[0](connection)
         except psycopg.Error as error:
             self._error = error

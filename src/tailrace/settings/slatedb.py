@@ -43,8 +43,9 @@ _OWN_COLUMNS: Final = ("key", "value", "expires_at", "operand")
 class ValueSettings:
     """What the values are, and which columns they are decoded to."""
 
-    format: str = field(default="raw", metadata={"choices": ("raw", "json", "msgpack", "avro")})
-    """`raw`: bytes, without decoded columns."""
+    format: str = field(default="raw", metadata={"choices": ("raw", "json", "msgpack", "avro", "avro_single_object")})
+    """`raw`: bytes, without decoded columns. `avro_single_object`: each value begins with its schema's fingerprint.
+    Which of the two encodings a value of Avro has is not guessed: bare ones may begin with any bytes."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Name → PostgreSQL type. A field that a value does not have is NULL."""
     schema: Path | None = None
@@ -67,11 +68,11 @@ class SlateDbSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the store, as in `[store.options]`."""
     merges: str = field(default="stop", metadata={"choices": ("stop", "operands")})
-    """What happens to merges. `operands` logs the operand, in a column of that name, for sinks that deliver changes.
-    By default capture stops, because sinks that keep rows refuse operands."""
+    """What happens to merges if there is no `merge_operator`. `operands` logs the operand, in a column of that name,
+    for sinks that deliver changes. By default capture stops, because sinks that keep rows refuse operands."""
     merge_operator: str | None = None
-    """`module:function`, called with key, existing value (or None) and operand: returns the new value. Snapshots need
-    it if the database has merges."""
+    """`module:function`, called with key, existing value (or None) and operand: returns the new value. Capture logs it
+    beside the operand, so that sinks which keep rows can have merges. Snapshots use it too."""
     value: ValueSettings = field(default_factory=ValueSettings)
 
 
@@ -108,11 +109,11 @@ def _check_value(given: dict[str, Any], path: Path | None, faults: Faults) -> di
         columns[name] = known
     format_ = given.get("format", "raw")
     if format_ == "raw" and columns:
-        faults.add("source.value.columns", "need a format: json, msgpack or avro")
+        faults.add("source.value.columns", "need a format: json, msgpack, avro or avro_single_object")
     if format_ != "raw" and not columns and "source.value.columns" not in faults:
         faults.add("source.value.columns", f"are missing: name what to take from the {format_} values")
-    if (format_ == "avro") != ("schema" in given):
-        faults.add("source.value.schema", 'is the Avro schema\'s file: set it with format = "avro", and only then')
+    if format_.startswith("avro") != ("schema" in given):
+        faults.add("source.value.schema", "is the Avro schema's file: set it with a format of Avro, and only then")
     if "schema" in given and path is not None:
         given = given | {"schema": path.parent / given["schema"]}
     return given | {"columns": columns}

@@ -30,7 +30,6 @@ def log_rows(
     entries: pa.RecordBatch,
     texts: Sequence[pa.Array],
     oid: int,
-    file_id: I64,
     committed_at_us: I64,
     *,
     first_ordinal: int = 0,
@@ -43,7 +42,6 @@ def log_rows(
         entries: At least one entry, with the columns of `tailrace.slatedb.row_entry.SCHEMA`, in the order of the WAL.
         texts: The texts of the columns after key and value, one array of strings for each column.
         oid: The relation.
-        file_id: For each entry, the WAL file that it is from.
         committed_at_us: For each entry, its time in microseconds since 1970.
         first_ordinal: The ordinal of the first entry, if earlier rows have the beginning of its batch.
         ends: Whether the last batch is complete.
@@ -107,7 +105,7 @@ def log_rows(
         pa.binary(), rows, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
     )
     seqs = spread(seq)
-    return LogRows(seqs, ordinals, spread(file_id), seqs, spread(time), kinds, oids, payload)
+    return LogRows(seqs, ordinals, seqs, seqs, spread(time), kinds, oids, payload)
 
 
 def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], I64]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.change import OPERAND, Relation
+from tailrace.change import MERGED, OPERAND, Relation
 from tailrace.errors import DecodeError, PoisonError, SinkRefused
 from tailrace.images import Images, record_batch
 from tailrace.log.decoding import DELETE, INSERT, SNAPSHOT, UPDATE, ChangePositions, Mask, TableChanges
@@ -232,6 +232,7 @@ def final_images(changes: TableChanges, net: NetChanges, entries: I64 | Mask | N
         if not known.all():
             unchanged[column] = np.zeros(len(final), np.bool_)
             unchanged[column][at[~known]] = True
+    batch = rows_without_operands(changes.relation, batch)
     # Special values are never so large that PostgreSQL does not send them, so the final image has them.
     special = None if changes.new.special is None else changes.new.special.take(pa.array(final))
     return Images(batch, np.ones(len(final), np.bool_), unchanged, special)
@@ -265,18 +266,31 @@ def require_whole(changes: TableChanges, new: Images, change: I64) -> None:
 
 
 def require_values(changes: TableChanges) -> None:
-    """Raise SinkRefused if a change is a merge: only its operand is known, so nobody knows the row after it."""
+    """Raise SinkRefused if a change is a merge of which only the operand is known: nobody knows the row after it."""
     names = [column.name for column in changes.relation.columns]
     if not changes.relation.is_upsert or OPERAND not in names:
         return
-    operands = changes.new.batch.column(names.index(OPERAND))
-    if operands.null_count < len(operands):
-        row = int(np.flatnonzero(operands.is_valid().to_numpy(zero_copy_only=False))[0])
+    is_unknown = changes.new.batch.column(names.index(OPERAND)).is_valid()
+    if MERGED in names:
+        is_unknown = pc.and_(is_unknown, changes.new.batch.column(names.index(MERGED)).is_null())
+    row = pc.index(is_unknown, True).as_py()
+    if row >= 0:
         raise SinkRefused(
             f"{changes.relation.qualified_name}, {changes.at.position(row)}: the change is a merge, and its "
             "operand alone is not a row",
-            "deliver this table to sinks of changes: files, messages, or a changelog",
+            'set [source] merge_operator = "module:function", then run `tailrace capture` and take a new snapshot; '
+            "without it, deliver this table to sinks of changes: files, messages, or a changelog",
         )
+
+
+def rows_without_operands(relation: Relation, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as they are after changes: an operand belongs to a change, and a row that was scanned has none."""
+    names = [column.name for column in relation.columns]
+    if not relation.is_upsert or OPERAND not in names:
+        return batch
+    column = names.index(OPERAND)
+    field = batch.schema.field(column)
+    return batch.set_column(column, field, pa.nulls(len(batch), field.type))
 
 
 def copied_rows(changes: TableChanges, copies: CopyCounts, entries: I64 | Mask) -> Images:

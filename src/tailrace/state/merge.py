@@ -299,7 +299,8 @@ class _ColumnFill:
 def _new_images(run: TableChanges) -> Images:
     """New images, with unsent values taken from the change's own old image if that has them."""
     arrays = [fold.new_values(run, c) for c in range(len(run.relation.columns))]
-    return Images(record_batch(arrays, run.new.batch.schema, len(run)), run.new.present, {}, None)
+    batch = fold.rows_without_operands(run.relation, record_batch(arrays, run.new.batch.schema, len(run)))
+    return Images(batch, run.new.present, {}, None)
 
 
 def _fill(images: Images, entries: I64, fills: dict[int, _ColumnFill], spill: Spill) -> Images:

@@ -14,24 +14,38 @@ from typing import Any, Self
 from tests.slatedb import binding
 
 from slatedb import uniffi
+from tailrace.capture.slatedb.database import SlateDatabase
+from tailrace.settings.slatedb import SlateDbSettings
 
 EVERYTHING = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=True)
 
 
+def append(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
+    """The databases' merge operator."""
+    return (existing or b"") + operand
+
+
+MERGE_OPERATOR = f"{__name__}:append"
+
+
 class Append(uniffi.MergeOperator):  # type: ignore[misc]
     def merge(self, key: bytes, existing_value: bytes | None, operand: bytes) -> bytes:
-        return (existing_value or b"") + operand
+        return append(key, existing_value, operand)
 
 
 class DatabaseWriter:
     """The database's writer, on an event loop in a thread of its own.
 
-    The WAL is flushed when `flush` is called. With `wal`, the WAL is in that directory.
+    The WAL is flushed when `flush` is called. With `wal`, the WAL is in that directory. With `source`, the database is
+    the one that it names, and not in the directory.
     """
 
-    def __init__(self, directory: Path, wal: Path | None = None, **settings: object) -> None:
+    def __init__(
+        self, directory: Path, wal: Path | None = None, source: SlateDbSettings | None = None, **settings: object
+    ) -> None:
         self.directory = directory
         self._wal = wal
+        self._source = source if source is not None else SlateDbSettings(url=directory.as_uri())
         self._settings = {"flush_interval": "1h", **settings}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -105,7 +119,8 @@ class DatabaseWriter:
         return found
 
     async def _open(self) -> Any:
-        builder = uniffi.DbBuilder(str(self.directory).strip("/"), uniffi.ObjectStore.resolve("file:///"))
+        store, path = SlateDatabase(self._source)._store(self._source.url)
+        builder = uniffi.DbBuilder(path, store)
         chosen = uniffi.Settings.default()
         for name, value in self._settings.items():
             chosen.set(name, json.dumps(value))
@@ -119,9 +134,10 @@ class DatabaseWriter:
 
 
 class RandomWrites:
-    """Puts, deletes of rows that may not exist, and batches, from a seed."""
+    """Puts, deletes of rows that may not exist, merges if wanted, and batches, from a seed."""
 
-    def __init__(self, seed: int, keys: int = 60, *, has_ttl: bool = True) -> None:
+    def __init__(self, seed: int, keys: int = 60, *, has_ttl: bool = True, has_merges: bool = False) -> None:
+        self._has_merges = has_merges
         self._chance = random.Random(seed)
         self._keys = keys
         self._has_ttl = has_ttl
@@ -129,6 +145,8 @@ class RandomWrites:
     def run(self, writer: DatabaseWriter, count: int) -> None:
         chance = self._chance
         for _ in range(count):
+            if self._has_merges and chance.random() < 0.5:
+                writer.merge(self._key(), chance.randbytes(chance.choice([1, 5])))
             match chance.randrange(8):
                 case 0 | 1 | 2 | 3:
                     writer.put(self._key(), self._value(), 10**9 if self._has_ttl and chance.random() < 0.2 else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +21,27 @@ from tests.stepping import in_order
 from slatedb import uniffi
 from tailrace import settings
 from tailrace.capture.capture import Capture
+from tailrace.capture.slatedb import wal_stream
 from tailrace.capture.slatedb.bootstrap import SlateDbBootstrap
 from tailrace.capture.slatedb.check import inspect_slatedb, slatedb_status
+from tailrace.capture.slatedb.database import SlateDatabase
 from tailrace.capture.slatedb.session import SlateDbSession
+from tailrace.capture.slatedb.wal_converter import ResumeToken
+from tailrace.capture.slatedb.wal_stream import WalStream
 from tailrace.change import Lsn
+from tailrace.delivery.lag import LagMeter
 from tailrace.errors import DecodeError, GapError, SinkRefused, SourceRefused, WrongSource
 from tailrace.finding import Severity, can_run
-from tailrace.log import planner
+from tailrace.log import decoding, planner, source_record
+from tailrace.log.decoding import ChangeFilter, TableChanges
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.log.verify import verify
 from tailrace.settings.slatedb import SlateDbSettings, ValueSettings
+from tailrace.sinks.nats.message_id import MessageIds
+from tailrace.slatedb.wal_reader import WalReader
 from tailrace.state import table_state
+from tailrace.state.table_state import slices_between
 from tailrace.store import Store
 
 Rows = Mapping[bytes, bytes]
@@ -150,7 +160,7 @@ def test_destinations_equal_the_scan(
 def test_snapshots_under_load_are_exact(scene: Scene, directory: Path) -> None:
     """A snapshot is taken while the writer goes on, tables are compacted and garbage is collected."""
     writes = RandomWrites(5)
-    with DatabaseWriter(directory, None, **BUSY_COMPACTION) as writer:
+    with DatabaseWriter(directory, None, None, **BUSY_COMPACTION) as writer:
         writes.run(writer, 30)
         with CaptureThread(scene.settings, scene.store, snapshots=SlateDbBootstrap(scene.settings, scene.store)) as run:
             for _ in range(4):
@@ -294,6 +304,35 @@ def test_fenced_writer_that_is_still_alive_adds_nothing(scene: Scene, directory:
             assert scene.state() == second.scan() == {b"a": b"1", b"b": b"2"}
 
 
+def test_an_idle_database_costs_one_request_a_poll_and_one_a_second(
+    scene: Scene, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_stream, "_BUSY_S", 0.0)
+    with DatabaseWriter(directory) as writer:
+        writer.put(b"a", b"1")
+        writer.flush()
+        assert scene.settings.slatedb is not None
+        database = SlateDatabase(scene.settings.slatedb)
+        reader = WalReader(directory.name, directory.parent.as_uri())
+        stream = WalStream(reader, ResumeToken(0), 0, database.manifest)
+        while stream.receive().portions:
+            pass
+        stream.receive()  # the first idle poll also compares the manifest
+        before = reader.counters
+        polls = 20
+        for _ in range(polls):
+            assert not stream.receive().portions
+        after = reader.counters
+        assert after.lists == before.lists
+        assert after.heads + after.reads - before.heads - before.reads == polls
+        assert stream._interval == 1.0, "it is asked once a second"
+        writer.put(b"b", b"2")
+        writer.flush()
+        assert stream.receive().portions
+        assert stream._interval < 0.05, "and often again after a write"
+        stream.close(Lsn(0), Lsn(0))
+
+
 def test_expiry_is_a_column(scene: Scene, directory: Path) -> None:
     with DatabaseWriter(directory) as writer:
         scene.capture()
@@ -381,11 +420,38 @@ def test_merges_stop_capture_unless_operands_are_wanted(scene: Scene, directory:
         scene.state()
 
 
+def test_what_sinks_of_changes_derive_from_lsns(scene: Scene, directory: Path) -> None:
+    """Message ids are unique although a batch has one LSN, and nobody takes sequence numbers for bytes."""
+    with DatabaseWriter(directory) as writer:
+        for _ in range(2):
+            writer.write({b"a": b"1", b"c": b"2", b"d": b"3"}, (b"b",))  # U D U U
+        writer.flush()
+        scene.capture()
+    reader, ids = LogReader(scene.store), MessageIds(0)
+    slices = slices_between(reader, Lsn(1), reader.end_lsn())
+    found = [
+        id
+        for _, chunk in decoding.chunks(reader, slices, ChangeFilter(messages=False))
+        for run in chunk
+        if isinstance(run, TableChanges)
+        for id in ids.of_changes(run).to_pylist()
+    ]
+    assert len(set(found)) == 8
+    assert found[4:6] == ["2-users-update", "2-users-delete-1"]
+    meter = LagMeter(scene.store)
+    meter.follow()
+    lag = meter.backlog("sink", Lsn(1)).lag(Lsn(1), time.time())
+    assert lag.bytes is None
+    assert lag.seconds is not None
+    assert source_record.slot(scene.store) is None
+
+
 def test_check_reports_the_wal(scene: Scene, directory: Path) -> None:
     assert not can_run(inspect_slatedb(scene.settings))
     with DatabaseWriter(directory) as writer:
         writer.put(b"a", b"1")
         writer.flush()
+        assert can_run(inspect_slatedb(scene.settings)), "capture starts the log"
         scene.capture()
         (finding,) = inspect_slatedb(scene.settings)
         assert finding.severity is Severity.NOTE

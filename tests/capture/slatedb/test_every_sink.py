@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.capture.slatedb.database_writer import DatabaseWriter, RandomWrites
+from tests.capture.slatedb.database_writer import MERGE_OPERATOR, DatabaseWriter, RandomWrites
 from tests.capture.slatedb.test_capture import Scene, directory, scene  # noqa: F401 (fixtures)
 from tests.contract.delivery_driver import DeliveryDriver
 from tests.contract.destinations import Destination
@@ -18,16 +18,32 @@ SINKS = [
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("destination", SINKS, indirect=True)
-def test_sinks_equal_the_scan(scene: Scene, directory, destination: Destination) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+@pytest.mark.parametrize(
+    ("destination", "has_merges"),
+    [
+        *((sink, False) for sink in SINKS),
+        # A version of a history belongs to a change, and so has its operand.
+        *((sink, True) for sink in SINKS if "history" not in sink),
+    ],
+    indirect=["destination"],
+)
+def test_sinks_equal_the_scan(  # type: ignore[no-untyped-def]
+    scene: Scene,  # noqa: F811
+    directory,  # noqa: F811
+    destination: Destination,  # noqa: F811
+    has_merges: bool,
+) -> None:
+    if has_merges:
+        scene = scene.with_source(merge_operator=MERGE_OPERATOR)
     driver = DeliveryDriver(destination, scene.settings.store)
-    writes = RandomWrites(21, has_ttl=False)
+    writes = RandomWrites(21, has_ttl=False, has_merges=has_merges)
     with DatabaseWriter(directory) as writer:
         writes.run(writer, 50)
         for _ in range(4):
             scene.capture()
             scene.deliver(driver)
-            rows = {(_text(key), _text(value), None): 1 for key, value in writer.scan().items()}
+            others = (None, None) if has_merges else (None,)  # expiry, operand
+            rows = {(_text(key), _text(value), *others): 1 for key, value in writer.scan().items()}
             destination.assert_shaped("slatedb", {"users": Counter(rows)})
             writes.run(writer, 50)
 

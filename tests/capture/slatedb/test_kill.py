@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.capture.slatedb.database_writer import DatabaseWriter
+from tests.capture.slatedb.database_writer import MERGE_OPERATOR, DatabaseWriter
 from tests.capture.slatedb.test_capture import Scene, directory, scene  # noqa: F401 (fixtures)
 
+from tailrace.capture.slatedb.wal_converter import ResumeToken
 from tailrace.embedded.process import wait_until
 from tailrace.log.reader import LogReader
 
@@ -25,12 +26,26 @@ from pathlib import Path
 from tests.capture.slatedb.database_writer import DatabaseWriter, RandomWrites
 
 with DatabaseWriter(Path(sys.argv[1]), flush_interval="10ms") as writer:
-    RandomWrites(int(sys.argv[2])).run(writer, 10**6)
+    RandomWrites(int(sys.argv[2]), has_merges=sys.argv[3] == "True").run(writer, 10**6)
 """
+_CAPTURE = """
+from tailrace.capture.slatedb import merge_resolver
+
+merge_resolver._MOVE_S = merge_resolver._LEAST_MOVE_S = 0.2
+merge_resolver._COMPACT_BYTES = 4096
+
+from tailrace.cli import main
+
+main(["capture"])
+"""
+"""Moves to newer checkpoints, and drops overwritten rows, as often as it would in hours."""
 
 
 @pytest.mark.soak
-def test_kills_lose_and_repeat_nothing(scene: Scene, directory: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("has_merges", [False, True])
+def test_kills_lose_and_repeat_nothing(scene: Scene, directory: Path, has_merges: bool) -> None:  # noqa: F811
+    if has_merges:
+        scene = scene.with_source(merge_operator=MERGE_OPERATOR)
     chance = random.Random(31)
     with DatabaseWriter(directory) as writer:
         writer.put(b"first", b"1")
@@ -42,14 +57,17 @@ def test_kills_lose_and_repeat_nothing(scene: Scene, directory: Path) -> None:  
         "TAILRACE_SOURCE_URL": directory.as_uri(),
         "TAILRACE_SOURCE_NAME": "users",
         "TAILRACE_STORE_URL": scene.store.url,
+        **({"TAILRACE_SOURCE_MERGE_OPERATOR": MERGE_OPERATOR} if has_merges else {}),
     }
     reader = LogReader(scene.store)
     for kill in range(int(os.environ.get("SLATEDB_KILLS", "6"))):
         before = reader.last()
-        capture = subprocess.Popen([sys.executable, "-m", "tailrace", "capture"], env=environment)
-        writing = subprocess.Popen([sys.executable, "-c", _WRITER, str(directory), str(kill)], env=environment)
+        capture = subprocess.Popen([sys.executable, "-c", _CAPTURE], env=environment)
+        arguments = [str(directory), str(kill), str(has_merges)]
+        writing = subprocess.Popen([sys.executable, "-c", _WRITER, *arguments], env=environment)
         try:
-            wanted = before.id + 3 if before is not None else 3
+            segments = 10 if has_merges else 3  # so many that capture moves to newer checkpoints
+            wanted = before.id + segments if before is not None else segments
             assert wait_until(partial(_has_segment, reader, wanted), 120), "capture writes nothing"
             time.sleep(chance.uniform(0, 0.5))
         finally:
@@ -63,6 +81,9 @@ def test_kills_lose_and_repeat_nothing(scene: Scene, directory: Path) -> None:  
     positions = [change.position for change in reader.changes()]
     assert len(set(positions)) == len(positions)
     scene.assert_sound()
+    headers = [file.metadata() for file in reader.list()]
+    checkpoints = {ResumeToken.parse(h.resume).checkpoint for h in headers if h is not None and h.resume is not None}
+    assert len(checkpoints) > 2 if has_merges else checkpoints == {None}
 
 
 def _has_segment(reader: LogReader, id: int) -> bool:

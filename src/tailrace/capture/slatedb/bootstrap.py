@@ -120,7 +120,7 @@ def _chunks(
             texts.append(pa.nulls(len(entries), pa.string()))  # the operand
         none = np.zeros(len(entries), np.int64)
         # Through the same messages as the stream, so that both agree on every value.
-        rows = log_rows(entries, texts, relation.oid, none, none, ends=False)
+        rows = log_rows(entries, texts, relation.oid, none, ends=False)
         images = decode(relation, rows.payload).new
         writer.write(images.batch, images.special)
         progress.rows += len(entries)

@@ -74,6 +74,8 @@ def inspect_slatedb(settings: Settings) -> list[Finding]:
 def _lag_findings(settings: Settings, subject: str) -> list[Finding]:
     """Whether garbage collection is about to overtake capture."""
     store = Store.open(settings.store.url, settings.store.options)
+    if LogReader(store).last() is None:
+        return []
     status = slatedb_status(settings, store)
     if status.error is not None:
         return [Finding(Severity.ERROR, subject, status.error)]

@@ -26,6 +26,7 @@ _LIFETIME_MS: Final = 3_600_000
 _REFRESH_S: Final = 300.0
 _SCAN_ROWS: Final = 4096
 _READ_AHEAD_BYTES: Final = 4 << 20
+_CONCURRENT_READS: Final = 64
 
 MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
 """Returns the new value, from key, existing value or None, and operand."""
@@ -72,8 +73,18 @@ class SlateDatabase:
         """The newest manifest. Raises SourceRefused if there is no database."""
         return self._run(self._read_manifest(None))
 
-    def create_checkpoint(self) -> DatabaseCheckpoint:
-        return self._run(self._create_checkpoint())
+    def create_checkpoint(
+        self, lifetime_ms: int = _LIFETIME_MS, source: DatabaseCheckpoint | None = None
+    ) -> DatabaseCheckpoint:
+        """Create a checkpoint: of the newest state, or of the same state as another checkpoint."""
+        return self._run(self._create_checkpoint(lifetime_ms, source))
+
+    def find_checkpoint(self, id: str) -> DatabaseCheckpoint | None:
+        """None if it does not exist, because it was deleted or has expired."""
+        return self._run(self._find_checkpoint(id))
+
+    def refresh_checkpoint(self, checkpoint: DatabaseCheckpoint, lifetime_ms: int) -> None:
+        self._run(self._admin().refresh_checkpoint(checkpoint.id, lifetime_ms))
 
     def delete_checkpoint(self, checkpoint: DatabaseCheckpoint) -> None:
         self._run(self._admin().delete_checkpoint(checkpoint.id))
@@ -101,13 +112,26 @@ class SlateDatabase:
             )
         return Manifest(found.next_wal_sst_id, found.replay_after_wal_id, found.last_l0_seq)
 
-    async def _create_checkpoint(self) -> DatabaseCheckpoint:
+    async def _create_checkpoint(self, lifetime_ms: int, source: DatabaseCheckpoint | None) -> DatabaseCheckpoint:
         await self._read_manifest(None)
-        options = self._uniffi.CheckpointOptions(lifetime_ms=_LIFETIME_MS, source=None, name="tailrace")
+        options = self._uniffi.CheckpointOptions(
+            lifetime_ms=lifetime_ms, source=None if source is None else source.id, name="tailrace"
+        )
         created = await self._admin().create_detached_checkpoint(options)
         return DatabaseCheckpoint(created.id, await self._read_manifest(created.manifest_id))
 
-    async def _scan(self, checkpoint: DatabaseCheckpoint) -> AsyncGenerator[ScannedRows]:
+    async def _find_checkpoint(self, id: str) -> DatabaseCheckpoint | None:
+        await self._read_manifest(None)
+        for found in await self._admin().list_checkpoints(None):
+            if found.id == id:
+                return DatabaseCheckpoint(id, await self._read_manifest(found.manifest_id))
+        return None
+
+    def open_checkpoint(self, checkpoint: DatabaseCheckpoint) -> CheckpointReader:
+        """Reads single rows of a checkpoint."""
+        return CheckpointReader(self._uniffi, self._open_reader(checkpoint), self._errors)
+
+    async def _open_reader(self, checkpoint: DatabaseCheckpoint) -> Any:
         uniffi = self._uniffi
         store, path = self._store(self._settings.url)
         builder = uniffi.DbReaderBuilder(path, store)
@@ -125,7 +149,11 @@ class SlateDatabase:
                 skip_wal_replay=True,
             )
         )
-        reader = await builder.build()
+        return await builder.build()
+
+    async def _scan(self, checkpoint: DatabaseCheckpoint) -> AsyncGenerator[ScannedRows]:
+        uniffi = self._uniffi
+        reader = await self._open_reader(checkpoint)
         try:
             everything = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=True)
             options = uniffi.ScanOptions(
@@ -193,10 +221,59 @@ class SlateDatabase:
             raise SourceRefused(f"SlateDB: {text}", hint) from error
 
 
+class CheckpointReader:
+    """Reads single rows of a checkpoint. Only one thread uses it."""
+
+    def __init__(
+        self,
+        uniffi: ModuleType,
+        opened: Coroutine[Any, Any, Any],
+        errors: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._errors = errors
+        self._loop = asyncio.new_event_loop()
+        self._options = uniffi.ReadOptions(
+            durability_filter=uniffi.DurabilityLevel.MEMORY, dirty=False, cache_blocks=False
+        )
+        with errors():
+            self._reader = self._loop.run_until_complete(opened)
+
+    def get(self, keys: list[bytes]) -> list[tuple[bytes, int | None] | None]:
+        """For each key, its value and expiry; None if there is no row."""
+        with self._errors():
+            return self._loop.run_until_complete(self._get(keys))
+
+    def close(self) -> None:
+        with self._errors():
+            self._loop.run_until_complete(self._reader.shutdown())
+        self._loop.close()
+
+    async def _get(self, keys: list[bytes]) -> list[tuple[bytes, int | None] | None]:
+        found: list[tuple[bytes, int | None] | None] = []
+        for start in range(0, len(keys), _CONCURRENT_READS):
+            part = keys[start : start + _CONCURRENT_READS]
+            reads = (self._reader.get_key_value_with_options(key, self._options) for key in part)
+            found += [None if row is None else (row.value, row.expire_ts) for row in await asyncio.gather(*reads)]
+        return found
+
+
+def shown_key(key: bytes) -> str:
+    """A key as messages print it."""
+    text = key.decode("ascii", errors="replace")
+    shown = text if text.isprintable() and "\ufffd" not in text else f"\\x{key.hex()}"
+    return shown if len(shown) <= 100 else f"{shown[:100]}…"
+
+
 def _adapter(uniffi: ModuleType, merge: MergeOperator) -> Any:
     class Adapter(uniffi.MergeOperator):  # type: ignore[misc, name-defined]
         def merge(self, key: bytes, existing_value: bytes | None, operand: bytes) -> bytes:
-            return merge(key, existing_value, operand)
+            try:
+                merged = merge(key, existing_value, operand)
+            except Exception as error:  # whatever the operator raises; its text may have values
+                raise uniffi.MergeOperatorCallbackError.Failed(f"it raised {type(error).__name__}") from error
+            if not isinstance(merged, bytes):
+                raise uniffi.MergeOperatorCallbackError.Failed(f"it returned {type(merged).__name__}, not bytes")
+            return merged
 
     return Adapter()
 

@@ -26,8 +26,8 @@ def relation_of(settings: SlateDbSettings) -> Relation:
 
 
 def has_operand(settings: SlateDbSettings) -> bool:
-    """Whether operands of merges are logged as they are."""
-    return settings.merges == "operands"
+    """Whether operands of merges are logged."""
+    return settings.merges == "operands" or settings.merge_operator is not None
 
 
 def _type(name: str) -> Type:

@@ -8,14 +8,18 @@ import importlib
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, Protocol
 
 from tailrace.capture.slatedb.database import DatabaseCheckpoint, MergeOperator, SlateDatabase
+from tailrace.capture.slatedb.merge_resolver import CHECKPOINT_LIFETIME_MS, MergeResolver
+from tailrace.capture.slatedb.relation import relation_of
 from tailrace.capture.slatedb.wal_converter import ResumeToken, WalConverter
 from tailrace.capture.slatedb.wal_stream import NEW_STORE, WalStream, gap_error
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, GapError, TailraceError, WrongSource
 from tailrace.log import source_record
+from tailrace.log.reader import LogReader
 from tailrace.log.segment import SourceIdentity
 from tailrace.log.writer import LogWriter
 from tailrace.settings import Settings
@@ -57,11 +61,16 @@ def merge_operator(settings: SlateDbSettings) -> MergeOperator | None:
     module, _, name = settings.merge_operator.partition(":")
     try:
         found: MergeOperator = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # an import runs the module's code
         raise ConfigError(
-            f"[source] merge_operator {settings.merge_operator!r} cannot be imported: {error}",
+            f"[source] merge_operator {settings.merge_operator!r} cannot be imported: {type(error).__name__}: {error}",
             "write module:function, and put the module on PYTHONPATH",
         ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"[source] merge_operator {settings.merge_operator!r} is not a function, but {type(found).__name__}",
+            "name a function of key, existing value or None, and operand that returns the new value",
+        )
     return found
 
 
@@ -80,7 +89,11 @@ class SlateDbSource:
 
     @contextlib.contextmanager
     def connect(self, stopping: threading.Event) -> Iterator[SlateDbSession]:  # noqa: ARG002 (nothing waits)
-        yield SlateDbSession(self._settings, self._store, self._snapshots)
+        session = SlateDbSession(self._settings, self._store, self._snapshots)
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 class SlateDbSession:
@@ -92,6 +105,11 @@ class SlateDbSession:
         self._snapshots = snapshots
         self._database = open_database(settings)
         self._wal = open_wal(settings)
+        self._resolver: MergeResolver | None = None
+
+    def close(self) -> None:
+        if self._resolver is not None:
+            self._resolver.close()
 
     def identify(self) -> SourceIdentity:
         return identity(self._settings)
@@ -112,11 +130,13 @@ class SlateDbSession:
             self._snapshots.begin(checkpoint, source_record.begins_at(self._store))
 
     def converter(self, writer: LogWriter) -> WalConverter:
-        return WalConverter(self._settings, writer.end_lsn)
+        return WalConverter(self._settings, writer.end_lsn, self._resolver)
 
     def stream(self, writer: LogWriter) -> WalStream:
         assert writer.resume is not None
-        return WalStream(self._wal, ResumeToken.parse(writer.resume), writer.end_lsn - 1, self._database.manifest)
+        return WalStream(
+            self._wal, ResumeToken.parse(writer.resume), writer.end_lsn - 1, self._database.manifest, self._resolver
+        )
 
     def _begin_at_checkpoint(self, writer: LogWriter) -> DatabaseCheckpoint:
         """Start the log, or continue it after a gap, at the boundary of a checkpoint: all before it is in its scan."""
@@ -130,6 +150,11 @@ class SlateDbSession:
                 f"run this again once the database has flushed what is in memory; {NEW_STORE}",
             )
         token = ResumeToken(manifest.replay_after_wal_id)
+        if self._settings.merge_operator is not None:
+            # One of its own, because the snapshot deletes its checkpoint.
+            base = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS, checkpoint)
+            self._resolver = self._resolver_at(base)
+            token = replace(token, checkpoint=base.id)
         source_record.begin(self._store, writer, lsn, token.to_text())
         _log.info("the log begins at %s, after WAL file %d", lsn, token.wal_id)
         return checkpoint
@@ -140,17 +165,43 @@ class SlateDbSession:
         token = ResumeToken.parse(writer.resume)
         lost = self._lost_files(token)
         if lost is None:
-            return None
+            return self._prepare_merges(writer, token, accept_gap)
         manifest = self._database.manifest()
         if lost[-1] <= manifest.replay_after_wal_id and manifest.last_l0_seq < writer.end_lsn:
             # The files had no entries, or none that the log lacks: sorted tables have no later sequence number.
             _log.info("WAL files %d to %d are gone; the log has all their entries", lost[0], lost[-1])
-            skipped = ResumeToken(lost[-1], None, token.seen_seq)
+            skipped = replace(token, wal_id=lost[-1], sha256=None)
             writer.append_idle(skipped.to_text())
-            return None
+            return self._prepare_merges(writer, skipped, accept_gap)
         if not accept_gap:
             raise gap_error(lost)
         return self._begin_at_checkpoint(writer)
+
+    def _prepare_merges(self, writer: LogWriter, token: ResumeToken, accept_gap: bool) -> DatabaseCheckpoint | None:
+        """Find the checkpoint that merges are resolved from. Returns one if the log begins again because none fits."""
+        if self._settings.merge_operator is None:
+            return None
+        base = None if token.checkpoint is None else self._database.find_checkpoint(token.checkpoint)
+        if base is None:
+            base = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS)
+            if base.manifest.last_l0_seq >= writer.end_lsn:
+                self._database.delete_checkpoint(base)
+                if accept_gap:
+                    return self._begin_at_checkpoint(writer)
+                raise GapError(
+                    f"merges after {writer.end_lsn} cannot be resolved: the log names no checkpoint of the database "
+                    "that still exists, and its sorted tables hold later writes",
+                    "to continue with a new snapshot: tailrace capture --accept-gap",
+                )
+        self._resolver = self._resolver_at(base)
+        self._resolver.load(LogReader(self._store), writer.end_lsn)
+        return None
+
+    def _resolver_at(self, base: DatabaseCheckpoint) -> MergeResolver:
+        operator = merge_operator(self._settings)
+        assert operator is not None
+        assert self._settings.merge_operator is not None
+        return MergeResolver(self._database, operator, self._settings.merge_operator, relation_of(self._settings), base)
 
     def _lost_files(self, token: ResumeToken) -> range | None:
         """The files after the token's that are gone. Raises WrongSource if the token's file is another one now."""

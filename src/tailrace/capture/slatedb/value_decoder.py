@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,10 +14,18 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from tailrace.capture.slatedb.database import shown_key
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, DecodeError
 from tailrace.settings.slatedb import ValueSettings
 
+_DIGITS: Final = re.compile(r"-?[0-9]{1,19}")
+_NUMERIC_DIGITS: Final = 131_072
+_NUMERIC_SCALE: Final = 16_383
+"""PostgreSQL's limits: digits before and after the point."""
+_SINGLE_OBJECT: Final = b"\xc3\x01"
+_HEADER_BYTES: Final = 10
+"""Avro's single-object encoding: this mark, then the schema's CRC-64-AVRO in 8 bytes, little-endian."""
 _INTEGERS: Final = {"int2": 15, "int4": 31, "int8": 63}
 
 
@@ -43,7 +53,7 @@ class ValueDecoder:
             if value is not None:
                 try:
                     found = self._decode(value)
-                except (ValueError, ArithmeticError) as error:
+                except (ValueError, ArithmeticError, RecursionError) as error:
                     if self._settings.undecodable == "stop":
                         raise self._error(position(row), keys[row].as_py(), error) from error
             for column, text in zip(texts, found, strict=True):
@@ -59,26 +69,21 @@ class ValueDecoder:
             field = fields.get(name)
             try:
                 found.append(None if field is None else convert(field))
-            except (ValueError, TypeError, ArithmeticError):
+            except (ValueError, TypeError, ArithmeticError, OSError):
                 raise ValueError(f"its field {name} is not of the column's type") from None
         return found
 
     def _error(self, place: str, key: bytes, reason: Exception) -> DecodeError:
         return DecodeError(
-            f"{place}, key {_shown(key)}: the value is not {self._settings.format}: {reason}",
-            'correct [source.value], or set undecodable = "null" to leave its columns empty',
+            f"{place}, key {shown_key(key)}: the value is not {self._settings.format}: {reason}",
+            f"correct [source.value]{' (was the value written with this schema?)' if self._settings.schema else ''}, "
+            'or set undecodable = "null" to leave its columns empty',
         )
 
 
 def entry_place(seqs: pa.Array, ordinals: Any) -> Callable[[int], str]:
     """What an error says about the place of an entry."""
     return lambda row: str(Position(Lsn(seqs[row].as_py()), int(ordinals[row])))
-
-
-def _shown(key: bytes) -> str:
-    text = key.decode("ascii", errors="replace")
-    shown = text if text.isprintable() and "\ufffd" not in text else f"\\x{key.hex()}"
-    return shown if len(shown) <= 100 else f"{shown[:100]}…"
 
 
 def _parser(settings: ValueSettings) -> Callable[[bytes], Any]:
@@ -95,7 +100,7 @@ def _parser(settings: ValueSettings) -> Callable[[bytes], Any]:
                     raise ValueError(str(error) or type(error).__name__) from error
 
             return unpack
-        case "avro":
+        case "avro" | "avro_single_object":
             return _avro_parser(settings)
     return lambda value: value
 
@@ -119,8 +124,15 @@ def _avro_parser(settings: ValueSettings) -> Callable[[bytes], Any]:
             f"{settings.schema} is not an Avro schema: {error}", "correct [source.value] schema"
         ) from error
 
+    header = _SINGLE_OBJECT + bytes.fromhex(
+        fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(schema), "CRC-64-AVRO")
+    )
+    has_header = settings.format == "avro_single_object"
+
     def read(value: bytes) -> Any:
-        buffer = io.BytesIO(value)
+        if value.startswith(header) != has_header:
+            raise ValueError(_header_fault(value, has_header))
+        buffer = io.BytesIO(value[len(header) :] if has_header else value)
         try:
             found = fastavro.schemaless_reader(buffer, schema, None)
         except Exception as error:  # malformed bytes raise whatever the reader trips over
@@ -132,12 +144,25 @@ def _avro_parser(settings: ValueSettings) -> Callable[[bytes], Any]:
     return read
 
 
+def _header_fault(value: bytes, has_header: bool) -> str:
+    if not has_header:
+        return "it begins with the schema's fingerprint: set format to avro_single_object"
+    if not value.startswith(_SINGLE_OBJECT) or len(value) < _HEADER_BYTES:
+        return "it does not begin with a fingerprint: values without one are format avro"
+    return f"it has the fingerprint of another schema, {value[len(_SINGLE_OBJECT) : _HEADER_BYTES].hex()}"
+
+
 def _integer(bits: int) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
-        number = int(value)
-        if (isinstance(value, bool | float) and number != value) or not -(1 << bits) <= number < 1 << bits:
+        # Programs whose numbers are floats write large integers as strings.
+        if isinstance(value, str) and not _DIGITS.fullmatch(value):
             raise ValueError
-        if isinstance(value, Decimal) and value != number:
+        if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+            raise ValueError
+        if abs(Decimal(value)) > 1 << bits:  # first, because int() of a huge exponent takes forever
+            raise ValueError
+        number = int(value)
+        if not -(1 << bits) <= number < 1 << bits or (not isinstance(value, str) and number != value):
             raise ValueError
         return str(number)
 
@@ -151,7 +176,7 @@ def _boolean(value: Any) -> str:
 
 
 def _float(value: Any) -> str:
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError
     number = float(value)
     if math.isnan(number) or math.isinf(number):
@@ -159,13 +184,25 @@ def _float(value: Any) -> str:
     return repr(number)
 
 
+def _real(value: Any) -> str:
+    text = _float(value)
+    struct.pack("<f", float(text))  # raises OverflowError
+    return text
+
+
 def _numeric(value: Any) -> str:
     if isinstance(value, bool | bytes):
         raise ValueError
     number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    if not number.is_finite():
+    return f"{_checked(number):f}"
+
+
+def _checked(number: Decimal) -> Decimal:
+    """A number that numeric can hold."""
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or number.adjusted() >= _NUMERIC_DIGITS or exponent < -_NUMERIC_SCALE:
         raise ValueError
-    return f"{number:f}"
+    return number
 
 
 def _text(value: Any) -> str:
@@ -178,6 +215,7 @@ def _text(value: Any) -> str:
             raise ValueError
     if "\0" in text:
         raise ValueError
+    text.encode()  # raises UnicodeEncodeError if a surrogate stands alone
     return text
 
 
@@ -189,22 +227,48 @@ def _bytea(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_json_default)
-
-
-def _json_default(value: Any) -> Any:
+    """The value as JSON text. Numbers stay exact."""
     match value:
-        case Decimal():
-            return int(value) if value == int(value) and value.as_tuple().exponent == 0 else float(value)
-        case datetime() | date():
-            return value.isoformat()
-        case UUID():
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(_text(value), ensure_ascii=False)
+        case int():
             return str(value)
+        case float():
+            if not math.isfinite(value):
+                raise ValueError
+            return repr(value)
+        case Decimal():
+            return str(_checked(value))
+        case Mapping():
+            return "{" + ", ".join([f"{_json_key(key)}: {_json(part)}" for key, part in value.items()]) + "}"
+        case list() | tuple():
+            return "[" + ", ".join([_json(part) for part in value]) + "]"
+        case datetime() | date():
+            return f'"{value.isoformat()}"'
+        case UUID():
+            return f'"{value}"'
     raise ValueError
 
 
+def _json_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError
+    return _json(key)
+
+
 def _uuid(value: Any) -> str:
-    return str(value if isinstance(value, UUID) else UUID(bytes=value) if isinstance(value, bytes) else UUID(value))
+    match value:
+        case UUID():
+            return str(value)
+        case bytes():
+            return str(UUID(bytes=value))
+        case str():
+            return str(UUID(value))
+    raise ValueError
 
 
 def _time(value: Any) -> datetime:
@@ -236,8 +300,8 @@ def _timestamp(value: Any) -> str:
 
 
 def _timestamp_text(time: datetime) -> str:
-    fraction = f".{time.microsecond:06d}".rstrip("0") if time.microsecond else ""
-    return f"{time:%Y-%m-%d %H:%M:%S}{fraction}"
+    text = time.replace(tzinfo=None).isoformat(" ")
+    return text.rstrip("0") if time.microsecond else text
 
 
 def _date(value: Any) -> str:
@@ -249,7 +313,7 @@ def _date(value: Any) -> str:
 _CONVERSIONS: Final[Mapping[str, Callable[[Any], str]]] = {
     "bool": _boolean,
     **{name: _integer(bits) for name, bits in _INTEGERS.items()},
-    "float4": _float,
+    "float4": _real,
     "float8": _float,
     "numeric": _numeric,
     "text": _text,

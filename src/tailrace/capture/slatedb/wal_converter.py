@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Final
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.capture.slatedb.merge_resolver import MergeResolver
 from tailrace.capture.slatedb.relation import has_operand, relation_of
 from tailrace.capture.slatedb.value_decoder import ValueDecoder, entry_place
 from tailrace.change import Lsn, Relation
@@ -41,9 +42,14 @@ class ResumeToken:
     """Of the file. A database that was made anew under the same path has another one. None before the first file."""
     seen_seq: int = 0
     """The highest sequence number in files up to this one. Later files have higher ones."""
+    checkpoint: str | None = None
+    """The database's checkpoint that merges are resolved from."""
 
     def to_text(self) -> str:
-        return json.dumps({"wal_id": self.wal_id, "sha256": self.sha256, "seen_seq": self.seen_seq})
+        raw: dict[str, object] = {"wal_id": self.wal_id, "sha256": self.sha256, "seen_seq": self.seen_seq}
+        if self.checkpoint is not None:
+            raw["checkpoint"] = self.checkpoint
+        return json.dumps(raw)
 
     @classmethod
     def parse(cls, text: str) -> ResumeToken:
@@ -55,8 +61,6 @@ class WalPortion:
     """Entries of one or more WAL files."""
 
     entries: pa.RecordBatch
-    file_id: I64
-    """The file of each entry."""
     modified_at_us: I64
     """For each entry, when its file was written."""
     size: int
@@ -68,7 +72,7 @@ class WalPortion:
     """Whether the last batch is complete."""
 
 
-def portions_of(id: int, rows: pa.RecordBatch, modified_at: datetime, token: ResumeToken) -> list[WalPortion]:
+def portions_of(rows: pa.RecordBatch, modified_at: datetime, token: ResumeToken) -> list[WalPortion]:
     """A file's entries: one portion, or several if the file is very large. `token` is where the next file continues."""
     modified_at_us = int(modified_at.timestamp() * 1_000_000)
 
@@ -78,7 +82,6 @@ def portions_of(id: int, rows: pa.RecordBatch, modified_at: datetime, token: Res
         first, last = (seq[start], seq[stop - 1]) if count else (0, 0)
         return WalPortion(
             entries,
-            np.full(count, id, np.int64),
             np.full(count, modified_at_us, np.int64),
             int(sizes[start:stop].sum()) + 64,
             token.to_text() if stop == len(rows) else None,
@@ -105,9 +108,10 @@ def token_after(id: int, data: bytes, rows: pa.RecordBatch, before: ResumeToken)
 class WalConverter:
     """Fulfils `Converter`. Batches with a sequence number below `skip_below` are left out: the log holds them."""
 
-    def __init__(self, settings: SlateDbSettings, skip_below: Lsn) -> None:
+    def __init__(self, settings: SlateDbSettings, skip_below: Lsn, resolver: MergeResolver | None = None) -> None:
         self._settings = settings
         self._skip_below = skip_below
+        self._resolver = resolver
         self._relation: Relation = relation_of(settings)
         self._decoder = ValueDecoder(settings.value)
         self._has_operand = has_operand(settings)
@@ -120,7 +124,6 @@ class WalConverter:
         entries = pa.Table.from_batches([p.entries for p in portions], SCHEMA).combine_chunks().to_batches()
         return WalPortion(
             entries[0] if entries else portions[0].entries,
-            np.concatenate([p.file_id for p in portions]),
             np.concatenate([p.modified_at_us for p in portions]),
             sum(p.size for p in portions),
             resumes[-1] if resumes else None,
@@ -132,31 +135,43 @@ class WalConverter:
         return len(portion.entries)
 
     def convert(self, portion: WalPortion) -> RowBatch:
-        entries, file_id, modified = portion.entries, portion.file_id, portion.modified_at_us
+        entries, modified = portion.entries, portion.modified_at_us
         seq = entries["seq"].to_numpy()
         repeated = int(np.searchsorted(seq, self._skip_below))
         if repeated:
-            entries, file_id, modified = entries.slice(repeated), file_id[repeated:], modified[repeated:]
+            entries, modified = entries.slice(repeated), modified[repeated:]
         if not len(entries):
-            return RowBatch(LogRows.empty(), 0, 0, repeated=repeated, resume=portion.resume)
+            return RowBatch(
+                LogRows.empty(), 0, 0, repeated=repeated, resume=self._resume(portion, int(seq.max(initial=0)))
+            )
         self._check_merges(entries)
         first_ordinal = 0 if repeated else portion.first_ordinal
+        operands = []
+        if self._resolver is not None:
+            entries, texts = self._resolver.resolve(entries)
+            operands = [texts]
         rows = log_rows(
             entries,
-            self.texts(entries, first_ordinal),
+            [*self.texts(entries, first_ordinal), *operands],
             self._relation.oid,
-            file_id,
             _committed_at_us(entries, modified),
             first_ordinal=first_ordinal,
             ends=portion.ends,
-            has_operand=self._has_operand,
+            has_operand=self._has_operand and self._resolver is None,
         )
         commits = np.flatnonzero(rows.kind == ord("C"))
         committed = int(commits[-1]) + 1 if len(commits) else 0
         defined = [] if self._is_described else [(0, self._relation)]
         self._is_described = True
         end_lsn = int(rows.commit_lsn[committed - 1]) + 1 if committed else 0
-        return RowBatch(rows, committed, end_lsn, defined, repeated, resume=portion.resume)
+        return RowBatch(rows, committed, end_lsn, defined, repeated, resume=self._resume(portion, int(seq[-1])))
+
+    def _resume(self, portion: WalPortion, seq: int) -> str | None:
+        """The token after a portion that ends at a sequence number."""
+        if portion.resume is None or self._resolver is None:
+            return portion.resume
+        self._resolver.move(seq)
+        return replace(ResumeToken.parse(portion.resume), checkpoint=self._resolver.checkpoint_id).to_text()
 
     def texts(self, entries: pa.RecordBatch, first_ordinal: int = 0) -> list[pa.Array]:
         """The texts of the columns after the value, except for the operand."""
@@ -178,7 +193,8 @@ class WalConverter:
             raise SourceRefused(
                 f"{self._relation.qualified_name}, {Lsn(entries['seq'][found].as_py())}: the database has merges, "
                 "and an operand alone is not a value",
-                'set [source] merges = "operands" to log operands for sinks that deliver changes',
+                'set [source] merge_operator = "module:function" to log the values too, or merges = "operands" to log '
+                "operands alone, for sinks that deliver changes",
             )
 
 

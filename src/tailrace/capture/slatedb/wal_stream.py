@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from tailrace.capture.slatedb.database import Manifest
+from tailrace.capture.slatedb.merge_resolver import MergeResolver
 from tailrace.capture.slatedb.wal_converter import ResumeToken, portions_of, token_after
 from tailrace.capture.source import Received
 from tailrace.change import Lsn
@@ -43,9 +44,15 @@ class WalStream:
     """
 
     def __init__(
-        self, reader: WalReader, token: ResumeToken, captured_seq: int, read_manifest: Callable[[], Manifest]
+        self,
+        reader: WalReader,
+        token: ResumeToken,
+        captured_seq: int,
+        read_manifest: Callable[[], Manifest],
+        resolver: MergeResolver | None = None,
     ) -> None:
         self._reader = reader
+        self._resolver = resolver
         self._captured_seq = captured_seq
         self._token = token
         self._read_manifest = read_manifest
@@ -76,10 +83,12 @@ class WalStream:
                 NEW_STORE,
             )
         self._token = token_after(id, content.data, rows, self._token)
-        return Received(portions_of(id, rows, content.metadata.last_modified, self._token))
+        return Received(portions_of(rows, content.metadata.last_modified, self._token))
 
     def acknowledge(self, received_lsn: Lsn, durable_lsn: Lsn, *, is_urgent: bool) -> bool:  # noqa: ARG002
-        """SlateDB retains nothing for readers, so there is nobody to tell."""
+        """SlateDB retains nothing for readers, except for the checkpoint that merges are resolved from."""
+        if self._resolver is not None:
+            self._resolver.keep(durable_lsn)
         return is_urgent
 
     def wait(self, wake_fd: int, *, is_reading: bool) -> None:

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
     from tailrace.cli.demo.demo_consumer import DemoConsumer
     from tailrace.cli.demo.demo_mysql import DemoMysql
+    from tailrace.cli.demo.demo_slatedb import DemoSlateDb
 
 _NATS_MODULES: Final = ("msgpack", "zstandard")
 _KAFKA_MODULES: Final = ("confluent_kafka", "msgpack")
 _MYSQL_MODULES: Final = ("pymysql",)
+_SLATEDB_MODULES: Final = ("slatedb",)
 
 
 @click.command("demo", short_help="Capture and replicate a sample shop on embedded servers.")
@@ -42,9 +44,10 @@ _MYSQL_MODULES: Final = ("pymysql",)
 @click.option(
     "--with",
     "extra",
-    type=click.Choice(["kafka", "mysql"]),
+    type=click.Choice(["kafka", "mysql", "slatedb"]),
     multiple=True,
-    help="Also deliver to a Kafka server (45 MB) or a MariaDB (150 MB), fetched from Maven Central on its first use.",
+    help="Also deliver to a Kafka server (45 MB) or a MariaDB (150 MB), fetched from Maven Central on its first use, "
+    "or capture a SlateDB database.",
 )
 def command(seconds: float, extra: tuple[str, ...]) -> None:
     """Run a small shop on an embedded PostgreSQL, capture its changes into a log, and deliver them to a second
@@ -54,7 +57,7 @@ def command(seconds: float, extra: tuple[str, ...]) -> None:
     At the end, the demo compares the rows of the database with those in the log, the replica, the lake and the stream.
     It prints some of them and the history of one order, and reverts one change. Without Spark (pip install
     'tailrace[spark]') there is only the log. The lake also needs tailrace[query], the stream tailrace[nats], Kafka
-    tailrace[kafka], and MariaDB tailrace[mysql].
+    tailrace[kafka], MariaDB tailrace[mysql], and SlateDB tailrace[slatedb].
     """
     console = Console(highlight=False)
     output.log_to_stderr(logging.ERROR)
@@ -70,6 +73,7 @@ def command(seconds: float, extra: tuple[str, ...]) -> None:
         )
         capture = stack.enter_context(DemoCapture(configured, store))
         reader = stack.enter_context(DemoReader(store))
+        carts = stack.enter_context(_slatedb(directory)) if "slatedb" in extra else None
         replica = lake = None
         consumers: list[DemoConsumer] = []
         mysql: DemoMysql | None = None
@@ -80,7 +84,7 @@ def command(seconds: float, extra: tuple[str, ...]) -> None:
             others = [*(consumer.sink for consumer in consumers), *([mysql.sink] if mysql is not None else [])]
             replica = stack.enter_context(DemoReplica(configured, reader, warehouse, others))
             lake = stack.enter_context(DemoLake(warehouse)) if warehouse is not None else None
-        components = screen.DemoComponents(capture, reader, replica, lake, consumers, mysql)
+        components = screen.DemoComponents(capture, reader, replica, lake, consumers, mysql, carts)
         on_stop(stopping.set)  # Ctrl-C ends the demo early, with its summary
         with shop:
             screen.show(console, components, seconds, stopping)
@@ -108,6 +112,14 @@ def _mysql() -> DemoMysql:
     from tailrace.cli.demo.demo_mysql import DemoMysql
 
     return DemoMysql()
+
+
+def _slatedb(directory: Path) -> DemoSlateDb:
+    if not _has(_SLATEDB_MODULES):
+        raise ConfigError("SlateDB's binding is not installed", "pip install 'tailrace[slatedb]'")
+    from tailrace.cli.demo.demo_slatedb import DemoSlateDb
+
+    return DemoSlateDb(directory)
 
 
 def _has(modules: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tailrace import settings
 from tailrace.capture.capture import Capture
-from tailrace.capture.postgres.bootstrap import Bootstrap
+from tailrace.capture.source import open_snapshots
 from tailrace.embedded.process import wait_until
 from tailrace.errors import TailraceError
 from tailrace.store import Store
@@ -18,7 +18,7 @@ class DemoCapture:
 
     def __init__(self, configured: settings.Settings, store: Store) -> None:
         self.source = configured.source
-        self._snapshots = Bootstrap(configured, store)
+        self._snapshots = open_snapshots(configured, store)
         self.capture = Capture(configured, store, snapshots=self._snapshots)
         self._error: TailraceError | None = None
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
@@ -32,6 +32,13 @@ class DemoCapture:
         self._snapshots.stop()
         self.capture.stop()
         self._thread.join()
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether every table has its snapshot. Raises if one failed."""
+        if self._snapshots.error is not None:
+            raise self._snapshots.error
+        return not self._snapshots.is_running
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds. Raise if capture fails, or after 60 seconds."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace.cli.demo.demo_consumer import ConsumedMessage, DemoConsumer
     from tailrace.cli.demo.demo_mysql import DemoMysql
+    from tailrace.cli.demo.demo_slatedb import DemoSlateDb
 
 _COLOURS = {Operation.INSERT: "green", Operation.UPDATE: "yellow", Operation.DELETE: "red"}
 _PLAIN_SECONDS = 5.0
@@ -44,6 +45,7 @@ class DemoComponents:
     lake: DemoLake | None
     consumers: Sequence[DemoConsumer]
     mysql: DemoMysql | None = None
+    carts: DemoSlateDb | None = None
 
 
 def show(console: Console, components: DemoComponents, seconds: float, stopping: threading.Event) -> None:
@@ -78,6 +80,7 @@ def _panels(components: DemoComponents, rate: float, left: float) -> Group:
         Panel(_replica(components.replica), title="log → replica", title_align="left"),
         *_lake(components.lake),
         *_mysql(components.mysql),
+        *_carts(components.carts),
         *(panel for consumer in components.consumers for panel in _stream(consumer)),
         Panel(newest, title="newest changes, as a reader of the log sees them", title_align="left"),
     )
@@ -104,6 +107,17 @@ def _mysql(mysql: DemoMysql | None) -> list[Panel]:
     if mysql is None:
         return []
     return [Panel(Text(mysql.command, style="bold"), title="log → MariaDB", title_align="left")]
+
+
+def _carts(carts: DemoSlateDb | None) -> list[Panel]:
+    if carts is None:
+        return []
+    lines = [Text(carts.command, style="bold"), Text(_carts_line(carts))]
+    return [Panel(Group(*lines), title="SlateDB → a log of its own", title_align="left")]
+
+
+def _carts_line(carts: DemoSlateDb) -> str:
+    return f"{carts.writes:,} writes, {carts.changes:,} changes in the log"
 
 
 def _stream(consumer: DemoConsumer) -> list[Panel]:
@@ -162,6 +176,8 @@ def _print_lines(console: Console, components: DemoComponents, deadline: float, 
                 click.echo(f"        {line}")
         if components.mysql is not None:
             click.echo(f"    {components.mysql.name}: {components.mysql.command}")
+        if components.carts is not None:
+            click.echo(f"    {components.carts.name}: {_carts_line(components.carts)}")
         for consumer in components.consumers:
             if consumer.last is not None:
                 click.echo(f"    {consumer.name}: {consumer.command}")

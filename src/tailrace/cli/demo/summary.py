@@ -31,6 +31,7 @@ from tailrace.store import Store
 
 if TYPE_CHECKING:
     from tailrace.cli.demo.demo_consumer import DemoConsumer
+    from tailrace.cli.demo.demo_slatedb import DemoSlateDb
 
 _TIMEOUT_S = 300.0
 
@@ -107,6 +108,8 @@ def show(console: Console, components: DemoComponents, store: Store) -> None:
         if consumer.name in sides:
             is_equal = _print_messages(console, consumer, message_counts[consumer.name], reader)
             different += [] if is_equal else [consumer.name]
+    if components.carts is not None and not _print_carts(console, components.carts):
+        different.append(components.carts.name)
     if "replica" in sides and replica is not None:
         audit_trail.show(console, capture.source, replica.address.url)
     _print_next_steps(console, store)
@@ -146,6 +149,19 @@ def _print_messages(console: Console, consumer: DemoConsumer, message_count: int
         for line in message_lines(message, "  "):
             console.print(line, no_wrap=True, overflow="ellipsis")
     return is_equal
+
+
+def _print_carts(console: Console, carts: DemoSlateDb) -> bool:
+    """Print the comparison of the SlateDB database with its log. Return whether they are equal."""
+    scanned, logged = carts.finish()
+    mark = "[green]equal, row for row[/]" if scanned == logged else "[bold red]DIFFERENT[/]"
+    console.print(f"{carts.name}: {len(scanned):,} rows in SlateDB, {len(logged):,} in snapshot and log: {mark}")
+    console.print(
+        f"{carts.changes:,} changes, each with what merges made of its row: {_program()} log cat --store "
+        f"{carts.store.url}",
+        soft_wrap=True,
+    )
+    return scanned == logged
 
 
 def _print_next_steps(console: Console, store: Store) -> None:

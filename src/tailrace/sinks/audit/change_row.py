@@ -173,13 +173,16 @@ def is_incomplete(changes: TableChanges) -> npt.NDArray[np.bool_]:
 
 
 def _befores(changes: TableChanges) -> pa.StringArray:
-    """The old row or its key, as PostgreSQL sends it; for an update without an old image, the unchanged key."""
+    """The old row or its key, as PostgreSQL sends it; for an update without an old image, the unchanged key.
+
+    NULL for a put of SlateDB, because nobody knows whether there was a row.
+    """
     relation = changes.relation
     found = log_json.json_objects(
         _with_storable_json(changes.old, relation), relation, only_identity=changes.old_is_key
     )
     has_no_old = (changes.operation == UPDATE) & ~changes.old.present
-    if has_no_old.any() and relation.key:
+    if has_no_old.any() and relation.key and not relation.is_upsert:
         found = pc.if_else(pa.array(has_no_old), log_json.keys(changes), found)
     return found
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import (
     DELETE,
     INSERT,
@@ -312,11 +311,8 @@ class DebeziumEnvelope:
 
 
 def _transactional(run: TableChanges | LogicalMessages) -> TableChanges | LogicalMessages:
-    """Return what belongs to transactions and is not Tailrace's own."""
-    if isinstance(run, LogicalMessages):
-        is_foreign = np.array([prefix not in OWN_PREFIXES for prefix in run.prefix], np.bool_)
-        return run.take(run.transactional & is_foreign)
-    return run
+    """Return what belongs to transactions."""
+    return run.take(run.transactional) if isinstance(run, LogicalMessages) else run
 
 
 def _letters(operations: npt.NDArray[np.str_]) -> pa.Array | str:

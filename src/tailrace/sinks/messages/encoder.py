@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from tailrace.errors import PoisonError
 from tailrace.log import json_columns
-from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import SNAPSHOT, ChangePositions, Chunk, LogicalMessages, TableChanges
 from tailrace.sinks.messages.envelope import Envelope, TransactionEnvelope
 from tailrace.sinks.messages.message import OutgoingMessages
@@ -114,9 +113,7 @@ class MessageEncoder:
         return OutgoingMessages.joined(encoded) if encoded else None
 
     def _logical_messages(self, messages: LogicalMessages, ids: MessageIdSource) -> OutgoingMessages | None:
-        """Return the logical messages, without the markers that Tailrace writes."""
-        messages = _foreign(messages)
-        if self.message_destination is None or not len(messages):
+        if self.message_destination is None:
             return None
         by_prefix = {prefix: self.message_destination(prefix) for prefix in set(messages.prefix)}
         destinations = pa.array([by_prefix[prefix] for prefix in messages.prefix], pa.string())
@@ -127,11 +124,5 @@ class MessageEncoder:
         if not isinstance(self.envelope, TransactionEnvelope):
             return []
         if isinstance(run, LogicalMessages):
-            foreign = _foreign(run)
-            return self.envelope.boundary_messages(foreign, lambda: ids.of_messages(foreign)) if len(foreign) else []
+            return self.envelope.boundary_messages(run, lambda: ids.of_messages(run))
         return self.envelope.boundary_messages(run, lambda: ids.of_changes(run))
-
-
-def _foreign(messages: LogicalMessages) -> LogicalMessages:
-    """Return the logical messages that Tailrace did not write."""
-    return messages.take(np.array([prefix not in OWN_PREFIXES for prefix in messages.prefix], np.bool_))

@@ -41,6 +41,8 @@ class MessageIds:
         if not self._are_dead_letters:
             is_repeated[0] = (int(lsn[0]), int(operation[0])) == before
             is_repeated[1:] = (lsn[1:] == lsn[:-1]) & (operation[1:] == operation[:-1])
+            if changes.relation.is_upsert:  # a batch has one LSN, and its operations alternate
+                is_repeated = changes.at.ordinal > 0
         self._last[changes.target] = int(lsn[-1]), int(operation[-1])
         names = pc.utf8_lower(json_columns.operations(changes.operation))
         ids = pc.binary_join_element_wise(_hex(lsn), token(changes.target[1]), names, "-")
