@@ -294,3 +294,14 @@ SELECT 7 / 2 * 2.0 AS a, 7 / 2.0 AS b, 10 / 3 AS c, -10 / 3 AS d, 10 % -3 AS e, 
 SELECT id, jb = '{"b": {"c": 1.5}}', jb || '{"z": 1}', jb @> '{"b": {}}', jb ? 'b', jb ?| '{a,b}', jb ?& ARRAY['b'] FROM kinds ORDER BY id
 SELECT x #- '{b,c}', x - 'b', x - '{a,b}'::text[] FROM (VALUES ('{"a": 1, "b": {"c": 2, "d": 3}}'::jsonb), ('{}')) v(x)
 SELECT e.key, e.value FROM jsonb_each_text('{"a": 1.50, "b": {"c": null}, "d": null}') e ORDER BY 1
+SELECT id, i4 = ANY(arr), t = ANY(tarr), 5 <> ALL(arr), t LIKE ANY(tarr), NULL = ANY(arr), tarr @> '{x}', tarr || '{z}' FROM kinds ORDER BY id
+SELECT DISTINCT mo FROM kinds ORDER BY mo DESC
+SELECT mo FROM kinds EXCEPT ALL SELECT mo FROM kinds WHERE id = 1 ORDER BY 1
+SELECT a.id, b.id FROM kinds a LEFT JOIN kinds b ON a.i4 = ANY(b.arr) ORDER BY 1, 2
+SELECT to_char(n, 'FM999,999,999,999,999,990.0099'), to_char(n2, '9990.99'), to_char(i4, '0G999'), to_char(i8, 'FM9') FROM kinds ORDER BY id
+SELECT b, net, grouping(b, net), count(*) FROM kinds GROUP BY ROLLUP(b, net) ORDER BY 1, 2, 3
+SELECT ts::time, d::timestamp(0), ts::timestamp(1) FROM kinds ORDER BY id
+SELECT -9223372036854775808, -2147483648, -2147483649
+SELECT count(*), string_agg(word, ',' ORDER BY word) FROM pg_get_keywords() WHERE catcode = 'R'
+SELECT count(*) FROM (VALUES (interval '1 mon -1 days'), ('29 days')) v(x) GROUP BY x
+SELECT timestamp '1999-12-31 23:59:58.5'::timestamp(0), timestamp '2001-01-01 00:00:00.5'::timestamp(0)

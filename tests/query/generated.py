@@ -75,26 +75,9 @@ def make_table(rng: random.Random, name: str, rows: int) -> tuple[RandomTable, s
 
 _COMPARISONS: Final = ("=", "<>", "<", ">", "<=", ">=", "IS DISTINCT FROM")
 _OPERATORS: Final = (
-    "+",
-    "-",
-    "*",
-    "/",
-    "%",
-    "||",
-    "->",
-    "->>",
-    "@>",
-    "<@",
-    "&&",
-    "#>>",
-    "?",
-    "~",
-    "~~",
-    "&",
-    "|",
-    "^",
-    "<<",
-)
+    "+", "-", "*", "/", "%", "||", "->", "->>", "@>", "<@", "&&", "#>>", "#>", "?", "~", "~~", "~~*", "!~~", "&", "|",
+    "#", "^", "<<", ">>=", "#-",
+)  # fmt: skip
 _CASTS: Final = (
     "text", "int", "bigint", "smallint", "numeric", "numeric(8,2)", "float8", "float4", "date", "timestamp",
     "timestamptz", "time", "interval", "bool", "varchar(3)", "char(4)", "json", "jsonb", "inet", "bytea", "money",
@@ -109,15 +92,33 @@ _FUNCTIONS: Final = (
     "substring", "concat", "concat_ws", "to_hex", "scale", "jsonb_pretty", "jsonb_strip_nulls", "num_nulls",
     "quote_literal", "char_length", "extract", "age", "to_char", "mod", "div", "power", "replace", "split_part",
     "strpos", "jsonb_set", "jsonb_build_object", "json_build_array", "coalesce", "nullif", "greatest", "least",
+    "array_append", "array_cat", "array_position", "array_remove", "string_to_array", "date_part", "date_bin",
+    "width_bucket", "to_date", "jsonb_extract_path_text", "trim_scale", "lpad", "starts_with", "lower_inf", "chr",
+    "broadcast", "netmask", "translate", "overlay", "encode", "format", "num_nonnulls", "quote_nullable", "make_date",
 )  # fmt: skip
-_AGGREGATES: Final = (
+AGGREGATES: Final = (
     "count", "sum", "avg", "min", "max", "array_agg", "json_agg", "jsonb_agg", "bool_and", "string_agg", "variance",
-    "stddev_pop", "bit_or",
+    "stddev_pop", "bit_or", "bool_or", "every", "bit_and", "count(DISTINCT", "jsonb_object_agg", "any_value",
 )  # fmt: skip
 
 
-class QueryGenerator:
-    """Makes queries over one table. The rows of a result are in one order, by the primary key or by all columns."""
+_PATTERNS: Final = ("'a%'", "'%B%'", "'_'", "'%\\_b\\%'", "''", "'%'", "NULL", "'a b'")
+_EXPRESSIONS: Final = ("'^a'", "'b$'", "'[A-Z]'", "'a b'", "'\\d+'", "''", "'ü'", "'a|ab'", "'(a)(.)'")
+_ARRAYS: Final = (
+    ("i4", "ia"),
+    ("i2", "ia"),
+    ("i8", "ia"),
+    ("t", "ta"),
+    ("v", "ta"),
+    ("n", "na"),
+    ("i4", "na"),
+    ("e", "ea"),
+)
+_INTERVALS: Final = ("'1 day'", "'1 month'", "'-90 minutes'", "'1 year 2 mons 3 days 04:05:06.7'", "'30 days'")
+
+
+class ExpressionGenerator:
+    """Makes expressions over one table."""
 
     def __init__(self, rng: random.Random, table: RandomTable) -> None:
         self.rng = rng
@@ -134,8 +135,9 @@ class QueryGenerator:
         column = self.column()
         rng = self.rng
         return rng.choice(
-            [column, column, column, f"{self.literal(column)}::{COLUMNS[column][0]}", "NULL", "2", "1.5", "'a'", "'1'"]
-        )
+            [column, column, column, f"{self.literal(column)}::{COLUMNS[column][0]}", "NULL", "2", "1.5", "'a'", "'1'",
+             self.literal(column), "id"]
+        )  # fmt: skip
 
     def expression(self, depth: int = 1) -> str:
         kinds: list[Callable[[], str]] = [
@@ -148,6 +150,11 @@ class QueryGenerator:
             lambda: f"{self.rng.choice(('ia', 'na', 'ta', 'ea'))}[{self.rng.choice((0, 1, 2))}]",
             lambda: " ".join(map(self.rng.choice, (("jb", "j"), ("->", "->>"), ("'a'", "0", "'b'", "-1")))),
             lambda: self._case(),
+            self._membership,
+            self._pattern,
+            self._time,
+            self._document,
+            lambda: f"({self.operand()})::text::{self.rng.choice(_CASTS)}",
         ]
         made = self.rng.choice(kinds)()
         if depth and self.rng.random() < 0.25:
@@ -176,7 +183,16 @@ class QueryGenerator:
             "split_part": f"split_part({a}, ' ', 1)", "strpos": f"strpos({a}, 'b')",
             "jsonb_set": "jsonb_set(jb, '{a}', '9')", "jsonb_build_object": f"jsonb_build_object('k', {a})",
             "json_build_array": f"json_build_array({a}, {b})", "concat_ws": f"concat_ws('-', {a}, {b})",
-            "round": f"round({a}, 1)",
+            "round": f"round({a}, 1)", "array_append": f"array_append(ia, {a})", "array_cat": f"array_cat({a}, {b})",
+            "array_position": f"array_position(ta, {a})", "array_remove": f"array_remove(ta, {a})",
+            "string_to_array": f"string_to_array({a}, ' ')", "date_part": f"date_part('hour', {a})",
+            "date_bin": f"date_bin('90 minutes', {self.rng.choice(('ts', 'tz'))}, '2001-01-01')",
+            "width_bucket": f"width_bucket({a}, 0, 50, 7)", "to_date": "to_date('2024-02-03', 'YYYY-MM-DD')",
+            "jsonb_extract_path_text": f"jsonb_extract_path_text(jb, 'b', {a})", "lpad": f"lpad({a}, 4, '*')",
+            "starts_with": f"starts_with({a}, 'a')", "chr": "chr(i2 + 70)", "translate": f"translate({a}, 'ab', 'x')",
+            "overlay": f"overlay({a} placing 'zz' from 2)", "encode": f"encode({a}, 'hex')",
+            "format": f"format('%s|%L', {a}, {b})", "num_nonnulls": f"num_nonnulls({a}, {b})",
+            "make_date": "make_date(2000 + id, 1 + id % 12, 3)",
         }  # fmt: skip
         two = ("concat", "mod", "div", "power", "coalesce", "nullif", "greatest", "least")
         return special.get(name) or (f"{name}({a}, {b})" if name in two else f"{name}({a})")
@@ -186,26 +202,77 @@ class QueryGenerator:
         other = self.rng.choice((column, "NULL", self.literal(column)))
         return f"CASE WHEN {self._comparison()} THEN {column} ELSE {other} END"
 
-    def query(self) -> str:
-        rng, name = self.rng, self.table.name
-        match rng.randrange(8):
-            case 0 | 1 | 2:
-                return f"SELECT id, {self.expression()} FROM {name} ORDER BY id"
-            case 3:
-                return f"SELECT id FROM {name} WHERE {self._comparison()} ORDER BY id"
-            case 4:
-                column = self.column()
-                direction = rng.choice(("", " DESC", " NULLS FIRST"))
-                return f"SELECT {column}, id FROM {name} ORDER BY {column}{direction}, id"
-            case 5:
-                aggregate = rng.choice(_AGGREGATES)
-                argument = {"string_agg": "t, ',' ORDER BY id"}.get(aggregate, f"{self.column()}")
-                if aggregate.endswith("_agg") and aggregate != "string_agg":
-                    argument += " ORDER BY id"
-                return f"SELECT {aggregate}({argument}), count(*) FROM {name}"
-            case 6:
-                column = self.column()
-                # The texts of equal values may differ, so only the groups' sizes are compared.
-                return f"SELECT count(*), min(id) FROM {name} GROUP BY {column} ORDER BY 2"
+    def _membership(self) -> str:
+        rng = self.rng
+        value, array = rng.choice(_ARRAYS)
         column = self.column()
-        return f"SELECT a.id, b.id FROM {name} a JOIN {name} b ON a.{column} = b.{column} ORDER BY 1, 2"
+        return rng.choice(
+            [
+                f"({value} {rng.choice(_COMPARISONS[:6])} {rng.choice(('ANY', 'ALL'))}({array}))",
+                f"({value} = ANY({self.literal(array)}))",
+                f"({value} <> ALL(ARRAY[{self.literal(value)}, {self.literal(value)}]::{COLUMNS[value][0]}[]))",
+                f"({column} {rng.choice(('IN', 'NOT IN'))} ({self.literal(column)}, {self.literal(column)}, NULL))",
+                f"({column} IN ({self.literal(column)}, {self.operand()}))",
+                f"({column} {rng.choice(('', 'NOT '))}BETWEEN {self.literal(column)} AND {self.operand()})",
+                f"(({column}, id) = ({self.literal(column)}, {rng.randrange(9)}))",
+                f"({array}[{rng.randrange(3)}:{rng.randrange(4)}])",
+                f"({array} || {self.rng.choice((self.literal(value), array, self.literal(array)))})",
+                f"({array} {rng.choice(('@>', '<@', '&&', '=', '<'))} {self.literal(array)})",
+            ]
+        )
+
+    def _pattern(self) -> str:
+        rng, text = self.rng, self.rng.choice(("t", "v", "ch", "t", self.column()))
+        likes = ("LIKE", "ILIKE", "NOT LIKE", "NOT ILIKE")
+        return rng.choice(
+            [
+                f"({text} {rng.choice(likes)} {rng.choice(_PATTERNS)})",
+                f"({text} {rng.choice(('~', '~*', '!~', '!~*'))} {rng.choice(_EXPRESSIONS)})",
+                f"({text} SIMILAR TO {rng.choice(_PATTERNS)})",
+                f"({text} LIKE ANY(ARRAY[{rng.choice(_PATTERNS)}, {rng.choice(_PATTERNS)}]))",
+                f"regexp_replace({text}, {rng.choice(_EXPRESSIONS)}, '<\\&>', 'g')",
+                f"regexp_match({text}, {rng.choice(_EXPRESSIONS)})",
+                f"substring({text} from {rng.choice(_EXPRESSIONS)})",
+            ]
+        )
+
+    def _time(self) -> str:
+        rng = self.rng
+        column = rng.choice(("d", "ts", "tz", "ti", "iv"))
+        other = rng.choice(("d", "ts", "tz", "ti", "iv", "i4"))
+        zone = rng.choice(("Europe/Berlin", "UTC", "Asia/Kolkata"))
+        template = rng.choice(("DD Mon YY", "IYYY-IW", "HH12:MI AM", "Day", "J", "Q", "SS.MS", "SSSS"))
+        field = rng.choice(("week", "quarter", "isoyear", "milliseconds", "isodow", "doy", "decade", "century"))
+        return rng.choice(
+            [
+                f"({rng.choice(('ts', 'tz', 'd'))} AT TIME ZONE '{zone}')",
+                f"({column} {rng.choice('+-')} interval {rng.choice(_INTERVALS)})",
+                f"({column} {rng.choice('+-')} {other})",
+                f"({column} {rng.choice(_COMPARISONS)} {other})",
+                f"extract({field} FROM {column})",
+                f"date_trunc('{rng.choice(('week', 'day', 'hour', 'quarter', 'decade', 'second'))}', {column})",
+                f"to_char({column}, '{template}')",
+                f"{column}::{rng.choice(('date', 'time', 'timestamp(0)', 'timestamptz(2)', 'time(1)', 'interval'))}",
+                f"({column} * {rng.choice(('2', '0.5', 'i2'))})",
+            ]
+        )
+
+    def _document(self) -> str:
+        rng, json = self.rng, self.rng.choice(("jb", "jb", "j"))
+        literal = rng.choice(COLUMNS["jb"][1])
+        part = rng.choice(("0", "'a'", "-1", "'{a,b}'::text[]"))
+        key, last = rng.choice(("'b'", "0", "i2", "t")), rng.choice(("'c'", "1", "id"))
+        return rng.choice(
+            [
+                f"({json} #> '{rng.choice(('{b,c}', '{a}', '{0}', '{}', '{b,c,-1}'))}')",
+                f"({json} #>> '{rng.choice(('{b,c}', '{a}', '{1}', '{}', '{b,c,0}'))}')",
+                f"({json} {rng.choice(('@>', '<@', '=', '||', '<>'))} {literal})",
+                f"({json} ? '{rng.choice('abx')}')",
+                f"({json} - {part})",
+                f"({json} -> {key} ->> {last})",
+                f"({json}['a'])",
+                f"({json} ->> 'a')::{rng.choice(('numeric', 'float8', 'text', 'int'))}",
+                f"({json} -> 'a')::{rng.choice(('numeric', 'float8', 'int'))}",
+                f"jsonb_path_query_array({json}, '$.*')",
+            ]
+        )

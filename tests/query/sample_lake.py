@@ -97,6 +97,12 @@ class SampleLake:
         self.tables[name] = replace(old, metadata=table.metadata_location.removeprefix("file://"))
         self.publish()
 
+    def files_of(self, name: str) -> dict[str, int]:
+        """The data files of a table's newest snapshot, with their sizes on disk."""
+        table = self.catalog.load_table((self.tables[name].schema, self.tables[name].table))
+        paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+        return {path: Path(path).stat().st_size for path in paths}
+
     def publish(self) -> Point:
         tables = tuple(self.tables.values())
         found = Point(SINK, self.cursor, self.committed_at, datetime.now(UTC), self.database, tables)

@@ -90,6 +90,16 @@ def test_connections_beyond_the_limit_are_rejected(secured_server: QueryServer) 
         connect(secured_server, **given)
 
 
+def test_a_login_with_a_wrong_setting_takes_no_place(lake: SampleLake) -> None:
+    with QueryServer(lake.options, SINK, QuerySettings(port=0, max_connections=2)) as server:
+        for _ in range(5):
+            with pytest.raises(psycopg.OperationalError, match="invalid value for parameter"):
+                psycopg.connect(host="127.0.0.1", port=server.port, user="a", options="-c statement_timeout=wrong")
+        assert wait_until(lambda: not server.clients, 10)
+        with psycopg.connect(host="127.0.0.1", port=server.port, user="a") as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_without_users_loopback_needs_no_password(lake: SampleLake) -> None:
     with QueryServer(lake.options, SINK, QuerySettings(port=0)) as server, connect(server) as connection:
         assert connection.execute("SELECT current_user").fetchone() == ("reader",)

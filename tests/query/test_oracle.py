@@ -57,8 +57,58 @@ def test_statistics_of_floats_are_close_to_postgresql(both: Any, query: str) -> 
             assert value == other or (value and other and _are_near(value, other)), (row, expected)
 
 
+_LARGE = (
+    ("1e308", "1e308"), ("1e308", "1e308", "-1e308"), ("1e308", "-1e308", "1e308"), ("-1e308", "-1e308"),
+    ("1e154", "-1e154"), ("1e155", "0"), ("1e160", "1e160"), ("1e200", "-1e200"), ("1e308",), ("1e308", "NULL"),
+    ("1e153", "-1e153"), ("1e152", "3e152", "-2e152"), ("Infinity", "1e308", "1e308"), ("1e308", "1e308", "NaN"),
+    ("Infinity", "-Infinity"), ("1", "Infinity"), ("1e-200", "1e-200", "3e-200"), ("3e38", "3e38"), ("3e38", "-3e38"),
+    ("1", "2", "4"), ("5", "5"), ("1e60", "-1e60"), ("1e78", "2e78", "4e78"),
+)  # fmt: skip
+_STATISTICS = (
+    "sum(x)", "sum(DISTINCT x)", "avg(x)", "avg(DISTINCT x)", "avg(x) FILTER (WHERE x > 0)", "stddev(x)", "var_pop(x)",
+    "variance(x)", "corr(x, x)", "covar_pop(x, x)", "regr_slope(x, x)", "regr_r2(x, x)", "regr_intercept(x, x)",
+    "regr_avgx(x, x)", "regr_count(x, x)", "regr_sxx(x, 1)", "max(x)", "sum(x::float4)", "avg(x::float4)",
+    "stddev(x::float4)",
+)  # fmt: skip
+
+
+def test_statistics_of_large_floats_are_near_to_postgresql_or_an_error(both: Any) -> None:
+    ours, theirs = both
+    equal = 0
+    differences: list[Any] = []
+    for values in _LARGE:
+        rows = ", ".join(f"({n}, {v if v == 'NULL' else repr(v)}::float8)" for n, v in enumerate(values))
+        windows = [f"{call} OVER (ORDER BY n)" for call in _STATISTICS if "DISTINCT" not in call]
+        for call in (*_STATISTICS, *windows):
+            query = f"SELECT {call} FROM (VALUES {rows}) v(n, x)".encode()
+            try:
+                found = ours.execute(query).fetchall()
+            except psycopg.Error as error:
+                if error.sqlstate not in ("22003", "0A000"):
+                    differences.append((query, error))
+                continue
+            expected = _rows_or_error(theirs, query)
+            is_equal = len(found) == len(expected) and all(
+                value == other or (None not in (value, other) and _are_near(str(value), str(other)))
+                for (value,), (other,) in zip(found, expected, strict=True)
+            )
+            equal += is_equal
+            if not is_equal:
+                differences.append((query, found, expected))
+    assert not differences
+    assert equal > 200
+
+
+def _rows_or_error(connection: psycopg.Connection[Any], query: bytes) -> list[Any]:
+    try:
+        return connection.execute(query).fetchall()
+    except psycopg.Error as error:
+        return [(error.sqlstate,)]
+
+
 def _are_near(value: str, other: str) -> bool:
-    return math.isclose(float(value), float(other), rel_tol=1e-14)
+    a, b = float(value), float(other)
+    return math.isclose(a, b, rel_tol=1e-14) or (math.isnan(a) and math.isnan(b))
 
 
 @pytest.mark.parametrize("table", ["customers", "orders", "items", "kinds"])

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 from importlib.resources import files
 
+import psycopg
 import pytest
 import sqlalchemy
+from tests.query import shop
 from tests.query.conftest import QueryStack
 
 # The queries that generated `relations.txt` and `types.txt`, and that they are compared with.
@@ -59,6 +61,54 @@ def _description(inspector: sqlalchemy.Inspector, table: str) -> tuple[object, .
     return columns, inspector.get_pk_constraint(table)["constrained_columns"]
 
 
+def test_sizes_and_row_counts_are_those_of_the_version(stack: QueryStack) -> None:
+    files = {name: stack.lake.files_of(name) for name in shop.NAMES}
+    with stack.connect() as ours, stack.database.connect() as theirs:
+        for name in shop.NAMES:
+            count = len(theirs.execute(f"SELECT FROM {name}".encode()).fetchall())
+            query = "SELECT reltuples, {0}(oid), {0}(oid::regclass), {0}({1}) FROM pg_class WHERE oid = {1}::regclass"
+            size = sum(files[name].values())
+            for function in ("pg_total_relation_size", "pg_table_size", "pg_relation_size"):
+                row = ours.execute(query.format(function, f"'{name}'").encode()).fetchone()
+                assert row == (count, size, size, size)
+        total = sum(sum(found.values()) for found in files.values())
+        database = stack.database.name
+        row = ours.execute("SELECT pg_database_size(%s), pg_database_size(5::oid)", [database]).fetchone()
+        assert row == (total, total)
+        unknown = "SELECT reltuples, pg_relation_size(oid) FROM pg_class WHERE relname = 'pg_type'"
+        assert ours.execute(unknown).fetchone() == (-1, None)
+        assert ours.execute("SELECT reltuples FROM pg_class WHERE relname = 'orders_pkey'").fetchone() == (500,)
+        for query, state in (
+            ("SELECT pg_relation_size('nowhere')", "42P01"),
+            ("SELECT pg_relation_size('orders', 'x')", "22023"),
+            ("SELECT pg_database_size('nowhere')", "3D000"),
+        ):
+            with pytest.raises(psycopg.Error) as caught:
+                ours.execute(query.encode())
+            assert caught.value.sqlstate == state
+
+
+def test_elements_of_keys_are_numbered(stack: QueryStack) -> None:
+    """As pgjdbc reads primary keys and indexes."""
+    function = "information_schema._pg_expandarray(indkey)"
+    inner = f"SELECT indrelid::regclass AS t, ({function}).n, {function} AS k FROM pg_index WHERE indisprimary"
+    query = f"SELECT t::text, n, (k).x, (q.k).n FROM ({inner}) q WHERE (k).x > 0 AND t::text = 'items' ORDER BY 2"
+    with stack.connect() as ours, stack.database.connect() as theirs:
+        assert ours.execute(query.encode()).fetchall() == theirs.execute(query.encode()).fetchall()
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="a row in a select list"):
+            ours.execute(f"SELECT {function} FROM pg_index".encode())
+
+
+def test_size_texts_match_postgresql(stack: QueryStack) -> None:
+    """Around each limit where the unit changes, on both sides of zero."""
+    numbers = {sign * (base * 2**bits + d) for bits in range(0, 60, 10) for base in (1, 2, 5, 10, 15, 20)
+               for d in (-513, -512, -1, 0, 1, 511, 512) for sign in (1, -1) if base * 2**bits < 2**62}  # fmt: skip
+    texts = ", ".join(f"({n}::bigint)" for n in sorted(numbers))
+    query = f"SELECT n, pg_size_pretty(n), pg_size_pretty(n::numeric) FROM (VALUES {texts}) v(n) ORDER BY n".encode()
+    with stack.connect() as ours, stack.database.connect() as theirs:
+        assert ours.execute(query).fetchall() == theirs.execute(query).fetchall()
+
+
 _PSQL = shutil.which("psql")
 
 
@@ -71,6 +121,9 @@ _PSQL = shutil.which("psql")
         (r"\d orders", "id|bigint||not null|\ncustomer|integer|||\nplaced_at|timestamp with time zone|||\namount|num"),
         (r"\d+ customers", "email|character varying(80)||||"),
         (r'\d archive."Mixed Case"', "Id|integer||not null|"),
+        (r"\dt+ orders", "public|orders|table|tailrace|permanent|heap|{orders}|\n"),
+        (r"\dt+ empty", "public|empty|table|tailrace|permanent|heap|{empty}|\n"),
+        (r"\l+", "{total}|pg_default|"),
         (r"\dn", "archive|tailrace\npublic|tailrace\n"),
         (r"\l", "tailrace|UTF8"),
         (r"\du", "tailrace|"),
@@ -88,4 +141,11 @@ def test_psql(stack: QueryStack, command: str, expected: str) -> None:
     address = ["-h", "127.0.0.1", "-p", str(stack.server.port), "-U", "reader", "shop"]
     run = subprocess.run([_PSQL, "-XAt", *address, "-c", command], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr
-    assert expected in run.stdout
+    assert expected.format(**_size_texts(stack)) in run.stdout
+
+
+def _size_texts(stack: QueryStack) -> dict[str, str]:
+    sizes = {name: sum(stack.lake.files_of(name).values()) for name in shop.NAMES}
+    sizes = {"orders": sizes["public.orders"], "empty": sizes["public.empty"], "total": sum(sizes.values())}
+    rows = {name: stack.database.rows(f"SELECT pg_size_pretty({size}::bigint)") for name, size in sizes.items()}
+    return {name: text for name, ((text,),) in rows.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError
-from tailrace.lake.point import SnapshotSummary
+from tailrace.lake.metadata import IcebergSnapshot
 from tailrace.log.timestamp import parse_timestamp
 from tailrace.query.query_error import QueryError
 
@@ -45,15 +46,26 @@ class AsOf:
         return str(self.lsn) if self.lsn is not None else f"{self.time:%Y-%m-%d %H:%M:%S%z}"
 
 
-def find_cursor(summaries: Sequence[SnapshotSummary], as_of: AsOf, newest: Lsn) -> tuple[Lsn, datetime | None]:
-    """The last cursor published at or before `as_of`, and its commit time.
+def find_cursor(lines: Sequence[Sequence[IcebergSnapshot]], as_of: AsOf, newest: Lsn) -> tuple[Lsn, datetime | None]:
+    """The last cursor published at or before `as_of` at which all tables are known, and its commit time.
 
-    Raises QueryError if the lake's history begins later.
+    `lines` has the snapshots of each table, oldest first. Raises QueryError if the lake's history begins later.
     """
+    summaries = [snapshot.summary for line in lines for snapshot in line if snapshot.summary is not None]
     ends = [s for s in summaries if s.cursor <= newest and as_of.covers(s.cursor, s.committed_at)]
+    # Between such snapshots the table was at states that it no longer has.
+    unknown = [gap for line in lines for gap in _gaps(line)]
+    ends = [s for s in ends if not any(start <= s.cursor < end for start, end in unknown)]
     if not ends:
         known = sorted((s.cursor, s.committed_at) for s in summaries if s.committed_at is not None)
         hint = f"The history begins at {known[0][0]}, {known[0][1]:%Y-%m-%d %H:%M:%S%z}." if known else ""
         raise QueryError("22023", f"the lake has no history at or before {as_of}", hint)
     last = max(ends, key=lambda s: s.cursor)
     return last.cursor, last.committed_at
+
+
+def _gaps(line: Sequence[IcebergSnapshot]) -> Iterator[tuple[Lsn, Lsn]]:
+    """The cursors after a table's snapshot, and before its next one, between which others have expired."""
+    for before, after in pairwise(line):
+        if after.parent != before.id and before.summary is not None and after.summary is not None:
+            yield Lsn(before.summary.cursor + 1), after.summary.cursor

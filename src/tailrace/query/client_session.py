@@ -31,7 +31,7 @@ from tailrace.query.session_settings import REPORTED, VERSION, SessionSettings
 from tailrace.query.sql import pg_type
 from tailrace.query.sql.translation import Translation, translate
 from tailrace.query.sql.typed import Typed, null_of
-from tailrace.query.system_catalog import lookup_macro
+from tailrace.query.system_catalog import lookup_macro, relation_size
 from tailrace.query.table_view import sql_literal
 from tailrace.query.wire_type import WireType
 
@@ -168,6 +168,8 @@ class ClientSession:
         if catalog.tables and references.unprunable:
             lease = stack.enter_context(self._engine.lease(version, references.unprunable))
         lease.prepare(catalog.tables)
+        if not relation_size.NAMES.isdisjoint(references.functions):
+            lease.prepare_sizes()
         return _Plan(lease, translation, is_system)
 
     def _execute(self, cursor: Any, sql: str) -> Any:

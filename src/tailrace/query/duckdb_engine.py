@@ -27,7 +27,7 @@ from tailrace.query import macro
 from tailrace.query.lake_view import LakeVersion, LakeView
 from tailrace.query.query_error import QueryError
 from tailrace.query.scalar import registry
-from tailrace.query.system_catalog import SystemCatalog
+from tailrace.query.system_catalog import SystemCatalog, relation_size
 from tailrace.query.system_catalog.system_row import CatalogTable
 from tailrace.query.table_view import STORED, sql_literal, sql_name, stored_view_query, view_query
 from tailrace.settings import QuerySettings
@@ -70,6 +70,7 @@ class _VersionCatalog:
     """Columns that its views hide from file pruning."""
     schemas: set[str] = field(default_factory=set)
     views: set[tuple[str, str]] = field(default_factory=set)
+    has_sizes: bool = False
     users: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -200,6 +201,26 @@ class DuckDBEngine:
                 self._system_catalogs[version.catalog_key] = found
             return found
 
+    def _make_sizes(self, catalog: _VersionCatalog) -> None:
+        with catalog.lock:
+            if catalog.has_sizes:
+                return
+            tables = catalog.version.tables
+            system = self._system_catalog(catalog.version)
+            found = self._lake.metadata_files(table.metadata for table in tables.values())
+            sizes = []
+            for name, table in tables.items():
+                rows, size = found[table.metadata].size(table.snapshot)
+                sizes.append((system.tables[name], rows, size))
+            cursor = self._instance.cursor()
+            try:
+                cursor.execute("BEGIN")
+                relation_size.create(cursor, catalog.name, system.name, catalog.version.database, sizes)
+                cursor.execute("COMMIT")
+            finally:
+                cursor.close()
+            catalog.has_sizes = True
+
     def _catalog_tables(self, version: LakeVersion) -> list[CatalogTable]:
         """Each table with its columns. A changelog's additional columns are only in its metadata."""
         relations = self._lake.relations(table.relation for table in version.tables.values())
@@ -249,6 +270,10 @@ class CatalogLease:
             if reason := self.version.absent.get(name):
                 raise QueryError("55000", reason, "Use RESET tailrace.as_of or a later time.")
         self.engine._make_views(self.catalog, names)
+
+    def prepare_sizes(self) -> None:
+        """Create the functions that return the tables' rows and bytes, unless they exist."""
+        self.engine._make_sizes(self.catalog)
 
     def cursor(self, search_path: Iterable[str], with_system_catalog: bool) -> DuckDBConnection:
         """A connection that resolves names to the version's tables, then the system catalog, then the macros."""

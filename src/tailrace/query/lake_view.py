@@ -121,11 +121,15 @@ class LakeView:
 
         return self._get_or_fetch(self._metadata, location, fetch)
 
+    def metadata_files(self, locations: Iterable[str]) -> dict[str, TableMetadata]:
+        wanted = sorted(set(locations))
+        with ThreadPoolExecutor(_FETCHERS, "metadata") as pool:
+            return dict(zip(wanted, pool.map(self.metadata, wanted), strict=True))
+
     def _version_at(self, point: Point, newest: LakeVersion, as_of: AsOf) -> LakeVersion:
         def find() -> LakeVersion:
-            with ThreadPoolExecutor(_FETCHERS, "metadata") as pool:
-                found = list(pool.map(lambda table: self.metadata(table.metadata), point.tables))
-            return _earlier_version(newest, list(zip(point.tables, found, strict=True)), as_of)
+            found = self.metadata_files(table.metadata for table in point.tables)
+            return _earlier_version(newest, [(table, found[table.metadata]) for table in point.tables], as_of)
 
         if as_of.covers(point.cursor, point.committed_at or point.published_at):
             return newest
@@ -166,8 +170,7 @@ def _earlier_version(newest: LakeVersion, tables: list[tuple[PointTable, TableMe
     table's last snapshot up to it.
     """
     lines = [(table, metadata.ancestry(table.snapshot)) for table, metadata in tables]
-    summaries = [snapshot.summary for _, line in lines for snapshot in line if snapshot.summary is not None]
-    cursor, committed_at = find_cursor(summaries, as_of, newest.cursor)
+    cursor, committed_at = find_cursor([line for _, line in lines], as_of, newest.cursor)
     found: dict[tuple[str, str], TableVersion] = {}
     absent: dict[tuple[str, str], str] = {}
     for table, line in lines:

@@ -5,6 +5,7 @@ They precede DuckDB's own on the search path, so a macro replaces a function of 
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ def _division_macro(name: str) -> str:
     return f'"{name}"(a, b) AS CASE WHEN b = 0 AND a IS NOT NULL THEN {failed} ELSE system.main."{name}"(a, b) END'
 
 
+def _size_text_macros() -> list[str]:
+    """pg_size_pretty, which divides by powers of two and rounds only the last digit."""
+    parts = ["WHEN abs(n) < 10240 THEN n || ' bytes'"]
+    for unit, bits in (("kB", 9), ("MB", 19), ("GB", 29), ("TB", 39)):
+        parts.append(f"WHEN abs(n // {2**bits}) < 20479 THEN pg_half(n // {2**bits}) || ' {unit}'")
+    whole = f"CASE {' '.join(parts)} ELSE pg_half(n // {2**49}) || ' PB' END"
+    fraction = "error('[0A000] pg_size_pretty of a fraction is not supported')"
+    return [
+        "pg_half(n) AS (n + CASE WHEN n < 0 THEN -1 ELSE 1 END) // 2",
+        f"pg_whole_size_text(n) AS {whole}",
+        f"pg_size_pretty(a) AS CASE WHEN contains(CAST(a AS VARCHAR), '.') THEN {fraction}"
+        " ELSE pg_whole_size_text(CAST(a AS HUGEINT)) END",
+    ]
+
+
 _MACROS: Final = (
     # With integer_division, DuckDB calls `/` `//`.
     *map(_division_macro, ("//", "%", "mod")),
@@ -80,6 +96,8 @@ _MACROS: Final = (
     "pg_interval_days(a) AS system.main.date_part('day', a)",
     "pg_interval_us(a) AS system.main.date_part('hour', a) * 3600000000"
     " + system.main.date_part('minute', a) * 60000000 + system.main.date_part('microseconds', a)",
+    "pg_interval_key(a) AS (pg_interval_months(a) * 30 + pg_interval_days(a))::HUGEINT * 86400000000"
+    " + pg_interval_us(a)",
     "pg_interval_text(a) AS pg_interval_parts_text(pg_interval_months(a)::INTEGER, pg_interval_days(a)::INTEGER,"
     " pg_interval_us(a))",
     "pg_interval_of(p) AS to_months(p.months) + to_days(p.days) + to_microseconds(p.microseconds)",
@@ -115,6 +133,8 @@ _MACROS: Final = (
     r" '[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan', 'i') THEN"
     " pg_checked(CAST(trim(a) AS DOUBLE), CASE WHEN contains(lower(a), 'n') THEN CAST('inf' AS DOUBLE) ELSE 0 END, 0)"
     """ ELSE error('[22P02] invalid input syntax for type double precision: "' || a || '"') END""",
+    f"pg_double_to_single(a) AS CASE WHEN isfinite(a) AND abs(a) >= CAST('3.40282356779733642748e38' AS DOUBLE)"
+    f" THEN {_OVERFLOW} WHEN a <> 0 AND CAST(a AS FLOAT) = 0 THEN {_UNDERFLOW} ELSE CAST(a AS FLOAT) END",
     "pg_exact_text(a) AS CASE WHEN isfinite(a) THEN printf('%.40f', a) ELSE CAST(a AS VARCHAR) END",
     "pg_label_position(labels, a) AS CASE WHEN a IS NULL THEN NULL ELSE coalesce(list_position(labels, a),"
     " error('[0A000] the order of a label that was added to the enum later is not known')) END",
@@ -155,9 +175,15 @@ _MACROS: Final = (
     "substring(a, s) AS system.main.substring(a, greatest(s, 1)),"
     " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n + least(s, 1) - 1, 0))",
     "substr(a, s) AS substring(a, s), (a, s, n) AS substring(a, s, n)",
-    "rounded(a TIMESTAMP, n) AS make_timestamp(round(epoch_us(a), n - 6)::BIGINT),"
-    " (a TIMESTAMPTZ, n) AS make_timestamptz(round(epoch_us(a), n - 6)::BIGINT),"
-    " (a TIME, n) AS (make_timestamp(round(epoch_us(DATE '1970-01-01' + a), n - 6)::BIGINT))::TIME",
+    "pg_array_cat(a, b) AS CASE WHEN a IS NULL THEN b WHEN b IS NULL THEN a ELSE list_concat(a, b) END",
+    # PostgreSQL rounds halves away from its epoch, 2000-01-01.
+    "rounded(a TIMESTAMP, n) AS CASE WHEN isfinite(a) THEN"
+    " make_timestamp(946684800000000 + round(epoch_us(a) - 946684800000000, n - 6)::BIGINT) ELSE a END,"
+    " (a TIMESTAMPTZ, n) AS CASE WHEN isfinite(a) THEN"
+    " make_timestamptz(946684800000000 + round(epoch_us(a) - 946684800000000, n - 6)::BIGINT) ELSE a END,"
+    " (a TIME, n) AS CASE WHEN round(epoch_us(a), n - 6) >= 86400000000 THEN"
+    " error('[0A000] the time 24:00:00 is not supported')"
+    " ELSE make_timestamp(round(epoch_us(a), n - 6)::BIGINT)::TIME END",
     "initcap(a) AS array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
     " lambda w: upper(w[1]) || w[2:]), '')",
     "pg_overlay(a, b, s) AS a[:s - 1] || b || a[s + length(b):], (a, b, s, n) AS a[:s - 1] || b || a[s + n:]",
@@ -186,11 +212,7 @@ _MACROS: Final = (
     "pg_char_to_encoding(a) AS 6",
     "shobj_description(a, b) AS NULL::VARCHAR",
     "pg_tablespace_location(a) AS ''",
-    "pg_relation_size(a) AS NULL::BIGINT, (a, b) AS NULL::BIGINT",
-    "pg_table_size(a) AS NULL::BIGINT",
-    "pg_total_relation_size(a) AS NULL::BIGINT",
-    "pg_database_size(a) AS NULL::BIGINT",
-    "pg_size_pretty(a) AS format_bytes(a)",
+    *_size_text_macros(),
     "pg_function_is_visible(a) AS true",
     "pg_statistics_obj_is_visible(a) AS true",
     "pg_collation_is_visible(a) AS true",
@@ -206,11 +228,30 @@ _MACROS: Final = (
     *(f"{name}(a, b) AS true, (a, b, c) AS true, (a, b, c, d) AS true" for name in _TRUE_FOR_ALL),
 )
 
+
+def _keywords() -> str:
+    """pg_get_keywords(), which JDBC's metadata read."""
+    lines = files("tailrace.query.system_catalog").joinpath("keywords.txt").read_text("utf-8").splitlines()
+    rows = ", ".join(f"('{word}', '{category}', {label}::BOOLEAN)" for word, category, label in map(_words, lines))
+    kinds = (
+        "CASE category WHEN 'U' THEN 'unreserved' WHEN 'C' THEN 'unreserved (cannot be function or type name)'"
+        " WHEN 'T' THEN 'reserved (can be function or type name)' ELSE 'reserved' END"
+    )
+    head = f"SELECT word, category AS catcode, label AS barelabel, {kinds} AS catdesc"
+    labels = "CASE WHEN label THEN 'can be bare label' ELSE 'requires AS' END AS baredesc"
+    return f"pg_get_keywords() AS TABLE {head}, {labels} FROM (VALUES {rows}) AS k(word, category, label)"
+
+
+def _words(line: str) -> tuple[str, str, str]:
+    word, category, label = line.split(" ")
+    return word, category, f"'{label}'"
+
+
 _TABLE_MACROS: Final = (
     # Functions in FROM, where a scalar function is a table of one row.
     "string_to_array(a, b) AS TABLE SELECT system.main.string_to_array(a, b) AS string_to_array",
     "pg_show_all_settings() AS TABLE SELECT NULL::VARCHAR AS name, NULL::VARCHAR AS setting WHERE false",
-    "pg_get_keywords() AS TABLE SELECT NULL::VARCHAR AS word, NULL::VARCHAR AS catcode WHERE false",
+    _keywords(),
     "pg_get_publication_tables(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
     "pg_partition_ancestors(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
     "aclexplode(a) AS TABLE SELECT 0::BIGINT AS grantor, 0::BIGINT AS grantee, '' AS privilege_type,"

@@ -90,6 +90,10 @@ def _from_duckdb(error: Any) -> QueryError:
     text = str(error)
     if known := re.search(r"\[([0-9A-Z]{5})\] ([^\n]*)", text):
         return QueryError(known[1], known[2], EXACT if known[1] == UNSUPPORTED else "")
+    if "non-inner join on subquery" in text:
+        return QueryError(UNSUPPORTED, "a subquery in the condition of an outer join is not supported", EXACT)
+    if re.search(r"(VAR|STDDEV)_?(SAMP|POP) is out of range", text):
+        return QueryError(UNSUPPORTED, "the variance of numbers as large as these is not supported", EXACT)
     sqlstate = next((state for pattern, state in _BY_MESSAGE if re.match(pattern, text)), None)
     message, _, rest = text.partition("\n\nLINE ")
     message = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", message)

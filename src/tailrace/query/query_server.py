@@ -202,9 +202,8 @@ class QueryServer:
             with self._lock:
                 if pending in self._pending:
                     self._pending.remove(pending)
-                client = self._clients.pop(process, None) if process is not None else None
-            if client is not None:
-                client.session.close()
+            if process is not None:
+                self._release(process)
             pending.socket.close()
 
     def _negotiate(self, pending: _PendingLogin) -> dict[str, str] | None:
@@ -276,12 +275,23 @@ class QueryServer:
             max_seconds = self._settings.statement_timeout_s
             session = ClientSession(self.engine, self.lake, user, database, max_seconds, process)
             self._clients[process] = Client(sock, session, secret)
-        _apply(session, parameters)
-        statuses = [
-            protocol.parameter_status(session.settings.display_name(n), session.settings.get(n) or "") for n in REPORTED
-        ]
-        sock.sendall(b"".join(statuses) + protocol.key_data(process, secret))
+        try:
+            _apply(session, parameters)
+            statuses = [
+                protocol.parameter_status(session.settings.display_name(n), session.settings.get(n) or "")
+                for n in REPORTED
+            ]
+            sock.sendall(b"".join(statuses) + protocol.key_data(process, secret))
+        except BaseException:
+            self._release(process)
+            raise
         return process, session
+
+    def _release(self, process: int) -> None:
+        with self._lock:
+            client = self._clients.pop(process, None)
+        if client is not None:
+            client.session.close()
 
 
 def _apply(session: ClientSession, parameters: dict[str, str]) -> None:

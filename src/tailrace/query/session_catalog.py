@@ -19,6 +19,7 @@ from tailrace.query.sql.catalog import Source
 from tailrace.query.sql.scope import NamedColumn
 from tailrace.query.sql.typed import Typed, representation
 from tailrace.query.system_catalog import SystemRelation, system_relations
+from tailrace.query.system_catalog.relation_size import RELATION_ROWS
 from tailrace.query.table_view import STORED, shown_columns, sql_name, stored_columns
 
 _DOMAINS: Final = {
@@ -37,7 +38,9 @@ _FRESHNESS: Final = (
     ("age_seconds", "float8"),
 )
 _TABLE_FUNCTIONS: Final = {
-    "pg_get_keywords": (("word", "text"), ("catcode", "char")),
+    "pg_get_keywords": (
+        ("word", "text"), ("catcode", "char"), ("barelabel", "bool"), ("catdesc", "text"), ("baredesc", "text")
+    ),
     "pg_show_all_settings": (("name", "text"), ("setting", "text")),
 }  # fmt: skip
 
@@ -95,7 +98,7 @@ class SessionCatalog:
     def _system(self, relation: SystemRelation) -> Source:
         self.is_system = True
         place = "info" if relation.schema == "information_schema" else "main"
-        columns = tuple(NamedColumn(n, _system_column(n, type_)) for n, type_ in relation.columns.items())
+        columns = tuple(NamedColumn(n, _system_column(relation, n)) for n in relation.columns)
         sql = f"{self.lease.system_catalog().name}.{place}.{sql_name(relation.name)}"
         return Source(sql, columns, relation.schema)
 
@@ -184,7 +187,10 @@ def _stored_column(name: str, stored: Any) -> Typed:
     return Typed(f"CAST({sql} AS VARCHAR)", pg_type.TEXT)
 
 
-def _system_column(name: str, type_name: str) -> Typed:
+def _system_column(relation: SystemRelation, name: str) -> Typed:
+    if (relation.name, name) == ("pg_class", "reltuples"):
+        return Typed(f"{RELATION_ROWS}({{t}}.oid)", pg_type.built_in("float4"))
+    type_name = relation.columns[name]
     type_ = pg_type.find_built_in(_DOMAINS.get(type_name, type_name)) or pg_type.TEXT
     sql = f"{{t}}.{sql_name(name)}"
     stored = system_catalog.duckdb_type(type_name)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tailrace.query.query_error import UNSUPPORTED, QueryError
+from tailrace.query.query_error import EXACT, UNSUPPORTED, QueryError
 from tailrace.query.table_view import sql_literal
 
 # Template element → strftime code; those for names are without padding.
@@ -81,7 +81,7 @@ def _parts(pattern: str) -> Iterator[_TemplatePart]:
 
 
 def _refusal(element: str) -> QueryError:
-    return QueryError(UNSUPPORTED, f"template element {element} is not supported")
+    return QueryError(UNSUPPORTED, f"template element {element} is not supported", EXACT)
 
 
 def strptime_format(pattern: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailrace.query.scalar import array_text, json_value, network, numeric, range_text, text_value
+from tailrace.query.scalar import array_text, json_value, network, number_template, numeric, range_text, text_value
 
 _ARROW: Final = {
     "VARCHAR": pa.string(), "BOOLEAN": pa.bool_(), "INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(),
@@ -52,6 +52,7 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], Sequence[str], str]]] = {
     "numeric_var_pop": (numeric.population_variance, [TEXTS], TEXT),
     "numeric_stddev_pop": (numeric.population_deviation, [TEXTS], TEXT),
     "numeric_width_bucket": (numeric.width_bucket, [TEXT, TEXT, TEXT, INT], INT),
+    "numeric_to_char": (number_template.to_char, [TEXT, TEXT], TEXT),
     "single_sum": (text_value.single_sum, ["FLOAT[]"], "FLOAT"),
     "double_text": (text_value.double_text, [DOUBLE], TEXT),
     "single_text": (text_value.single_text, [DOUBLE], TEXT),

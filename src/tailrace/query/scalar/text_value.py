@@ -30,7 +30,14 @@ def single_text(value: float) -> str:
 def single_sum(values: Sequence[float | None]) -> float | None:
     """The sum of reals, rounded to a real at each step as PostgreSQL does."""
     given = np.array([v for v in values if v is not None], np.float32)
-    return float(np.add.accumulate(given, dtype=np.float32)[-1]) if len(given) else None
+    if not len(given):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals = np.add.accumulate(given, dtype=np.float32)
+    others = np.flatnonzero(~np.isfinite(given))
+    if np.isinf(totals[: others[0] if len(others) else None]).any():
+        raise ScalarError("22003", "value out of range: overflow")
+    return float(totals[-1])
 
 
 def parse_boolean(text: str) -> bool:
@@ -142,7 +149,8 @@ _MICROSECONDS: Final = {
     "millisecond": 1000, "milliseconds": 1000, "ms": 1000, "microsecond": 1, "microseconds": 1, "us": 1,
 }  # fmt: skip
 _INTERVAL_PART: Final = re.compile(
-    r"\s*(?:([+-]?)([0-9]+):([0-9]{1,2})(?::([0-9]{1,2}(?:\.[0-9]+)?))?|([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]*))\s*"
+    r"\s*(?:([+-]?)([0-9]+):([0-9]{1,2})(?::([0-9]{1,2}(?:\.[0-9]+)?))?|([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]*))"
+    r"(?=\s|$|(?<=[a-z])[0-9+-])\s*"
 )
 
 
@@ -165,6 +173,10 @@ def interval_parts(text: str) -> tuple[int, int, int]:
             micros += (-clock if found[1] == "-" else clock) * 1_000_000
             continue
         count, unit = Fraction(found[5]), found[6] or "second"
+        if not found[6] and at < len(body):
+            if not re.fullmatch(r"[+-]?[0-9]+:[0-9:.]+", body[at:]):
+                raise ScalarError("0A000", "an interval whose numbers have no units is not supported")
+            unit = "day"
         if unit in _MICROSECONDS:
             micros += count * _MICROSECONDS[unit]
         elif count.denominator != 1:

@@ -81,10 +81,8 @@ def render(call: Call) -> Typed:
         case "min" | "max":
             value = arguments[0]
             if is_plain(value):
-                return replace(value, sql=call.plain(name, value.sql), is_constant=False)
-            return replace(
-                value, sql=f"arg_{name}({call.guarded(value.sql)}, {order_key(value)}){call.suffix}", is_constant=False
-            )
+                return _result(value, call.plain(name, value.sql))
+            return _result(value, f"arg_{name}({call.guarded(value.sql)}, {order_key(value)}){call.suffix}")
         case "bool_and" | "every" | "bool_or":
             return Typed(call.plain("bool_and" if name == "every" else name, arguments[0].sql), result)
         case "bit_and" | "bit_or" | "bit_xor":
@@ -96,17 +94,30 @@ def render(call: Call) -> Typed:
         case "array_agg":
             return _array_agg(call)
         case "any_value":
-            return replace(arguments[0], sql=call.plain("any_value", arguments[0].sql), is_constant=False)
+            return _result(arguments[0], call.plain("any_value", arguments[0].sql))
         case "json_agg" | "jsonb_agg" | "json_object_agg" | "jsonb_object_agg":
             return _json(call)
     if name in _STATISTICS:
         return _statistic(call)
     if name in _TWO_FLOATS:
-        x, y = (convert(a, FLOAT8).sql for a in arguments)
+        values = [convert(a, FLOAT8) for a in arguments]
         if call.distinct:
             raise refuse(f"{name}(DISTINCT …)")
-        return Typed(f"CAST({name}({x}, {y}){call.suffix} AS {representation(result)})", result)
+        found = f"{name}({values[0].sql}, {values[1].sql}){call.suffix}"
+        if name in ("corr", "regr_slope", "regr_intercept", "regr_r2"):
+            # PostgreSQL returns NULL if a column does not vary, where DuckDB returns NaN.
+            x, y = (v.sql for v in values)
+            finite = call.plain("bool_and", f"{x} IS NULL OR {y} IS NULL OR (isfinite({x}) AND isfinite({y}))")
+            found = f"CASE WHEN isnan({found}) AND {finite} THEN NULL ELSE {found} END"
+        if name != "regr_count":
+            found = _of_small(call, found, values, "1e77")
+        return Typed(f"CAST({found} AS {representation(result)})", result)
     raise refuse(f"aggregate {name}")
+
+
+def _result(value: Typed, sql: str) -> Typed:
+    """The result of a function that returns one of its arguments: without the length or scale of its declaration."""
+    return replace(value, sql=sql, type=value.base, modifier=-1, is_constant=False)
 
 
 def _sum(call: Call) -> Typed:
@@ -123,7 +134,7 @@ def _sum(call: Call) -> Typed:
             function = "pg_numeric_distinct_sum" if call.distinct else "pg_numeric_sum"
             return Typed(f"{function}({call.numbers(value.sql)})", NUMERIC)
         case "float8":
-            return Typed(call.plain("system.main.sum", value.sql), FLOAT8)
+            return Typed(_checked_sum(call, value.sql), FLOAT8)
         case "float4":
             if call.distinct:
                 raise refuse("sum(DISTINCT real)")
@@ -156,8 +167,43 @@ def _avg(call: Call) -> Typed:
             function = "pg_numeric_distinct_avg" if call.distinct else "pg_numeric_avg"
             return Typed(f"{function}({call.numbers(value.sql)})", NUMERIC)
         case "float8" | "float4":
-            return Typed(call.plain("avg", f"CAST({value.sql} AS DOUBLE)"), FLOAT8)
+            number = f"CAST({value.sql} AS DOUBLE)"
+            return Typed(_of_small(call, call.plain("avg", number), [value]), FLOAT8)
     raise refuse(f"avg of {value.name}")
+
+
+def _checked_sum(call: Call, sql: str) -> str:
+    """A sum of floats. PostgreSQL reports an overflow, even of a sum in between; DuckDB returns infinity."""
+    # DISTINCT takes 1 and -1 for the same size.
+    twice = "2 * " if call.distinct else ""
+    largest = twice + call.plain("system.main.sum", _size(sql))
+    return f"CASE WHEN isinf({largest}) THEN {_OVERFLOW} ELSE {call.plain('system.main.sum', sql)} END"
+
+
+def _of_small(call: Call, sql: str, values: Sequence[Typed], limit: str = "1e154") -> str:
+    """A statistic of floats, or an error if they are so large that PostgreSQL might report an overflow.
+
+    Its averages compute the sum of the squared differences from the mean, too. With n values up to m, all of its terms
+    are below (2nm)², for any order of the rows. Statistics of two columns multiply two such sums.
+    """
+    checks = []
+    for value in values:
+        if value.name != "float4":
+            count = call.plain("count", value.sql)
+            largest = call.plain("max", _size(value.sql))
+            checks.append(f"({count} > 1 AND 2 * {count} * {largest} >= CAST('{limit}' AS DOUBLE))")
+    return f"CASE WHEN {' OR '.join(checks)} THEN {_TOO_LARGE} ELSE {sql} END" if checks else sql
+
+
+def _size(sql: str) -> str:
+    return f"CASE WHEN isfinite({sql}) THEN abs({sql}) END"
+
+
+_OVERFLOW: Final = "error('[22003] value out of range: overflow')"
+_TOO_LARGE: Final = (
+    "error('[0A000] statistics of floats this large are not supported, because PostgreSQL may report an overflow;"
+    " cast them to numeric')"
+)
 
 
 def _quotient(call: Call, sql: str) -> Typed:
@@ -175,7 +221,8 @@ def _statistic(call: Call) -> Typed:
         has_others = call.plain("bool_or", f"NOT isfinite({number})")
         if function.endswith("samp"):
             has_others = f"{has_others} AND {call.plain('count', number)} > 1"
-        return Typed(f"CASE WHEN {has_others} THEN CAST('NaN' AS DOUBLE) ELSE {finite} END", FLOAT8)
+        found = f"CASE WHEN {has_others} THEN CAST('NaN' AS DOUBLE) ELSE {finite} END"
+        return Typed(_of_small(call, found, [value]), FLOAT8)
     if call.distinct:
         raise refuse(f"{call.name}(DISTINCT …)")
     text = numeric_text(value) if value.name == "numeric" else f"CAST({value.sql} AS VARCHAR)"
@@ -259,5 +306,5 @@ def window(name: str, arguments: Sequence[Typed], over: str) -> Typed:
     if name in ("lag", "lead", "first_value", "last_value", "nth_value"):
         value = arguments[0]
         given = [value.sql, *[a.sql for a in arguments[1:]]]
-        return replace(value, sql=f"{name}({', '.join(given)}) OVER {over}", is_constant=False)
+        return _result(value, f"{name}({', '.join(given)}) OVER {over}")
     raise refuse(f"window function {name}")

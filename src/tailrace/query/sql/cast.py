@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from tailrace.change import Type
-from tailrace.query.query_error import QueryError
+from tailrace.query.query_error import EXACT, UNSUPPORTED, QueryError
 from tailrace.query.scalar import array_text, json_value, network, numeric, text_value
 from tailrace.query.scalar.scalar_error import ScalarError
 from tailrace.query.sql import pg_type
@@ -49,6 +49,8 @@ def cast_text(value: Typed) -> str:
     """The text that a cast to text gives."""
     name, sql = value.name, value.sql
     base = value.base
+    if name in ("int2vector", "oidvector"):
+        return f"array_to_string({sql}, ' ')"
     if base.element is not None:
         return _array_text(value) if value.is_list else sql
     match name:
@@ -102,7 +104,7 @@ def parse_sql(sql: str, type_: Type) -> str:
         case "float8":
             return f"pg_text_to_double({sql})"
         case "float4":
-            return f"CAST(pg_text_to_double({sql}) AS FLOAT)"
+            return f"pg_double_to_single(pg_text_to_double({sql}))"
         case "numeric":
             return f"pg_numeric_parse({sql})"
         case "date" | "timestamp" | "timestamptz" | "time":
@@ -171,7 +173,7 @@ def literal(text: str, type_: Type, modifier: int = -1, is_explicit: bool = True
         return _literal(text, type_, modifier, is_explicit)
     except ScalarError as error:
         message = str(error)
-        raise QueryError(message[1:6], message[8:]) from None
+        raise QueryError(message[1:6], message[8:], EXACT if message[1:6] == UNSUPPORTED else "") from None
 
 
 def _literal(text: str, type_: Type, modifier: int, is_explicit: bool) -> Typed:
@@ -524,7 +526,7 @@ def _make_casts() -> dict[tuple[str, str], Conversion]:
         found["numeric", b] = _numeric_to_float(b)
         found["jsonb", b] = _from_jsonb(b)
     found["float4", "float8"] = _native("float8")
-    found["float8", "float4"] = _native("float4")
+    found["float8", "float4"] = _native("float4", "pg_double_to_single({})")
     found["float8", "numeric"] = _to_numeric("pg_numeric_from_double")
     found["float4", "numeric"] = lambda v: Typed(f"pg_numeric_from_single(CAST({v.sql} AS DOUBLE))", pg_type.NUMERIC)
     found["bool", "int4"] = _native("int4")
@@ -540,10 +542,12 @@ def _make_casts() -> dict[tuple[str, str], Conversion]:
     found["date", "timestamptz"] = _native("timestamptz", "CAST(CAST({} AS TIMESTAMP) AS {})")
     found["timestamp", "timestamptz"] = _native("timestamptz")
     found["timestamp", "date"] = _native("date")
-    found["timestamp", "time"] = _native("time")
+    found["timestamp", "time"] = _native("time", "CAST(CASE WHEN isfinite({0}) THEN {0} END AS {1})")
     found["timestamptz", "timestamp"] = _native("timestamp")
     found["timestamptz", "date"] = _native("date", "CAST(CAST({} AS TIMESTAMP) AS {})")
-    found["timestamptz", "time"] = _native("time", "CAST(CAST({} AS TIMESTAMP) AS {})")
+    found["timestamptz", "time"] = _native(
+        "time", "CAST(CAST(CASE WHEN isfinite({0}) THEN {0} END AS TIMESTAMP) AS {1})"
+    )
     found["time", "interval"] = _native("interval", "to_microseconds(epoch_us({}))")
     found["jsonb", "numeric"] = _to_numeric("pg_jsonb_to_numeric")
     found["jsonb", "bool"] = _native("bool", "pg_jsonb_to_boolean({})")

@@ -14,7 +14,7 @@ from tailrace.query.table_view import sql_literal
 OPERATORS: Final = frozenset(("=", "<>", "<", ">", "<=", ">="))
 _NATIVE: Final = frozenset(
     ("bool", "int2", "int4", "int8", "float4", "float8", "money", "bytea", "uuid", "date", "time", "timestamp",
-     "timestamptz", "interval", "oid", "xid", "cid", "regclass", "regtype", "regnamespace", "regrole", "bit", "varbit",
+     "timestamptz", "oid", "xid", "cid", "regclass", "regtype", "regnamespace", "regrole", "bit", "varbit",
      "macaddr", "macaddr8", "regproc", "int2vector", "oidvector", "pg_lsn_text")
 )  # fmt: skip
 _EQUAL_BY_TEXT: Final = frozenset(("int4range", "int8range", "daterange", "tsrange", "tstzrange", "aclitem"))
@@ -40,6 +40,9 @@ def order_key(value: Typed) -> str:
         return f"rtrim({sql}, ' ')"
     if value.name == "numeric":
         return f"pg_numeric_key({sql})" if value.scale is None else sql
+    if value.name == "interval":
+        # DuckDB groups equal intervals apart: '1 mon -1 days' and '29 days'.
+        return f"pg_interval_key({sql})"
     if value.name in ("inet", "cidr"):
         return f"pg_inet_key({sql})"
     if base.kind == "e":

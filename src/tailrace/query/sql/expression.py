@@ -20,6 +20,7 @@ from tailrace.query.sql.typed import (
     STRINGS,
     Typed,
     as_numeric_text,
+    constant_text,
     elements,
     null_of,
     numeric_text,
@@ -58,6 +59,8 @@ def unify(values: Sequence[Typed], context: str) -> list[Typed]:
 def align(values: Sequence[Typed]) -> list[Typed]:
     """Values of one type in one representation."""
     type_ = base_type(values[0].type)
+    if len({v.modifier for v in values}) > 1:
+        values = [replace(v, modifier=-1) for v in values]
     if type_.name == "numeric" and pg_type.is_own(type_):
         scales = {v.scale for v in values if not _is_null(v)}
         if len(scales) == 1 and None not in scales:
@@ -66,8 +69,7 @@ def align(values: Sequence[Typed]) -> list[Typed]:
         return [as_numeric_text(v) for v in values]
     if type_.element is not None and any(v.is_list for v in values):
         return [replace(v, sql=elements(v), is_list=True) for v in values]
-    modifiers = {v.modifier for v in values}
-    return list(values) if len(modifiers) == 1 else [replace(v, modifier=-1) for v in values]
+    return list(values)
 
 
 def _is_null(value: Typed) -> bool:
@@ -335,13 +337,23 @@ class Expressions:
         inner = key(Typed("e", element))
         items = items if inner == "e" else f"list_transform({items}, lambda e: {inner})"
         value = key(replace(left, sql=numeric_text(left), scale=None) if left.name == "numeric" else left)
-        return Typed(f"({value} {symbol} {'ANY' if is_any else 'ALL'}({items}))", BOOL)
+        if symbol == "=" and is_any and not right.is_constant:
+            # DuckDB's own ANY is a subquery, which it refuses in outer joins.
+            found = f"WHEN list_contains({items}, {value}) THEN true"
+            unknown = f"list_count({items}) < len({items}) OR ({value} IS NULL AND len({items}) > 0)"
+            return Typed(f"CASE {found} WHEN {unknown} THEN NULL WHEN {right.sql} IS NOT NULL THEN false END", BOOL)
+        # DuckDB takes an array that is NULL for an empty one.
+        test = f"{value} {symbol} {'ANY' if is_any else 'ALL'}({items})"
+        return Typed(f"CASE WHEN {right.sql} IS NOT NULL THEN ({test}) END", BOOL)
 
     def _quantified_pattern(self, symbol: str, is_any: bool, left: Typed, right: Typed) -> Typed:
         if symbol not in ("~~", "!~~", "~~*", "!~~*"):
             raise refuse(f"operator {symbol} ANY")
         tests = f'list_transform({elements(right, "pg_array_elements")}, lambda e: "{symbol}"({left.sql}, e))'
-        return Typed(f"list_aggregate({tests}, '{'bool_or' if is_any else 'bool_and'}')", BOOL)
+        wanted = "true" if is_any else "false"
+        found = f"WHEN list_contains({tests}, {wanted}) THEN {wanted}"
+        unknown = f"WHEN list_count({tests}) = len({tests}) THEN NOT {wanted}"
+        return Typed(f"CASE {found} {unknown} END", BOOL)
 
     def _distinct(self, node: Node, scope: Scope, negated: bool) -> Typed:
         a, b = self.translate(node["lexpr"], scope), self.translate(node["rexpr"], scope)
@@ -395,11 +407,15 @@ class Expressions:
 
     def _similar(self, symbol: str, node: Node, scope: Scope) -> Typed:
         left = self.value(node["lexpr"], scope)
+        flags = "is" if pg_type.is_citext(left.base) else "s"
+        left = convert(left, resolve_operator("~", [left.type, TEXT]).arguments[0])
         _, fields = unwrap(node["rexpr"])
         if len(fields["args"]) > 1:
             raise refuse("SIMILAR TO … ESCAPE")
-        pattern = function.constant_text(self.value(fields["args"][0], scope), "a pattern of SIMILAR TO")
-        sql = f"system.main.regexp_full_match({left.sql}, {sql_literal(regular_expression.similar(pattern))}, 's')"
+        pattern = constant_text(self.value(fields["args"][0], scope), "a pattern of SIMILAR TO")
+        sql = (
+            f"system.main.regexp_full_match({left.sql}, {sql_literal(regular_expression.similar(pattern))}, '{flags}')"
+        )
         return Typed(f"(NOT {sql})" if symbol == "!~" else sql, BOOL)
 
     def _nullif(self, node: Node, scope: Scope) -> Typed:
@@ -408,6 +424,9 @@ class Expressions:
             a, b = convert(a, TEXT), convert(b, TEXT)
         test = self.binary("=", a, b).sql
         value = convert(a, b.type) if a.is_unknown else a
+        if not pg_type.is_citext(value.base) and not pg_type.is_citext(b.base):
+            # The result has the type in which the two are compared.
+            value = convert(value, resolve_operator("=", [value.type, b.type]).arguments[0])
         return replace(value, sql=f"CASE WHEN {test} THEN NULL ELSE {value.sql} END", is_constant=False)
 
     def _between(self, kind: str, node: Node, scope: Scope) -> Typed:
@@ -513,6 +532,8 @@ class Expressions:
     def _subscript(self, value: Typed, steps: list[Node], scope: Scope) -> Typed:
         if value.name == "jsonb":
             return self._json_subscript(value, steps, scope)
+        if value.name == "point" and len(steps) == 1 and not steps[0].get("is_slice"):
+            return self._coordinate(value, self._place(steps[0].get("uidx"), scope))
         if value.base.element is None:
             raise refuse(f"a subscript of type {value.base.name}")
         element = base_type(value.base.element)
@@ -527,6 +548,11 @@ class Expressions:
             return Typed(f"CASE WHEN {places[0]} > 0 THEN ({value.sql})[{places[0]}] END", element)
         text = f"pg_array_element({value.sql}, CAST([{', '.join(map(str, places))}] AS INTEGER[]))"
         return Typed(parse_sql(text, element), element)
+
+    def _coordinate(self, value: Typed, place: str) -> Typed:
+        part = f"split_part(trim({value.sql}, '()'), ',', {place} + 1)"
+        text = f"CASE WHEN {place} IN (0, 1) THEN {part} END"
+        return Typed(parse_sql(text, pg_type.FLOAT8), pg_type.FLOAT8)
 
     def _json_subscript(self, value: Typed, steps: list[Node], scope: Scope) -> Typed:
         for step in steps:
@@ -604,7 +630,7 @@ class Expressions:
         ):
             raise refuse(f"{name} of a row")
         resolved = resolve_function(name, [a.type for a in arguments], is_variadic)
-        made = [a if a.fields else convert(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
+        made = [self._argument(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
         if resolved.signature.kind == "s":
             return set_function.render(resolved, made)
         if is_variadic:
@@ -618,6 +644,13 @@ class Expressions:
                 return found
         types = ", ".join(pg_type.display_name(t) for t in resolved.arguments)
         raise refuse(f"function {name}({types})")
+
+    def _argument(self, value: Typed, type_: Type) -> Typed:
+        if value.fields:
+            return value
+        return (
+            self._reg_cast(value, type_) if value.literal is not None and type_.name in REG else convert(value, type_)
+        )
 
     def _special_call(self, name: str, given: list[Node], node: Node, scope: Scope) -> Typed | None:
         """Functions that the session answers, and those with names that PostgreSQL's grammar makes."""
@@ -647,8 +680,7 @@ class Expressions:
 
     def _session_call(self, name: str, arguments: list[Typed]) -> Typed:
         texts = [
-            function.constant_text(a, "an argument") if a.is_constant and a.sql.startswith("'") else None
-            for a in arguments
+            constant_text(a, "an argument") if a.is_constant and a.sql.startswith("'") else None for a in arguments
         ]
         match name:
             case "current_setting":
@@ -676,6 +708,8 @@ class Expressions:
                 return Typed(null_of(type_) if oid is None else f"CAST({oid} AS BIGINT)", type_)
             case "parse_ident":
                 return Typed(f"parse_ident({convert(arguments[0], TEXT).sql})", array_of(TEXT), is_list=True)
+            case "_pg_expandarray":
+                return set_function.numbered_elements(arguments[0])
         raise refuse(name)
 
     def _aggregate(self, name: str, node: Node, scope: Scope, kinds: set[str]) -> Typed:
@@ -688,6 +722,9 @@ class Expressions:
         over = self._queries.window(over_node, scope) if over_node is not None else ""
         if node.get("agg_within_group"):
             return self._ordered_set(name, arguments, node, inner, filter_)
+        if over and (node.get("agg_order") or node.get("agg_distinct")):
+            word = "ORDER BY" if node.get("agg_order") else "DISTINCT"
+            raise refuse(f"{word} in an aggregate with OVER", "PostgreSQL does not allow it either.")
         order = self._queries.order_items(node["agg_order"], inside) if "agg_order" in node else ""
         if node.get("agg_star"):
             return aggregate.render(
@@ -733,7 +770,7 @@ class Expressions:
 
     def _grouping(self, node: Node, scope: Scope) -> Typed:
         inner = Scope(scope.parent, scope.items, {}, scope.windows, in_aggregate=True)
-        parts = [self.translate(a, inner).sql for a in node["args"]]
+        parts = [equality_key(self.value(a, inner)) for a in node["args"]]
         return Typed(f"CAST(grouping({', '.join(parts)}) AS INTEGER)", INT4)
 
     # Subqueries
@@ -775,6 +812,8 @@ class Expressions:
         if symbol not in OPERATORS:
             raise refuse(f"operator {symbol} with a subquery")
         x, y = self._operands(symbol, left, columns[0].value)
+        if x.base.element is not None and not (symbol == "=" and is_any):
+            raise refuse(f"operator {symbol} {'ANY' if is_any else 'ALL'} with a subquery of arrays")
         key = equality_key if symbol in ("=", "<>") else order_key
         sql = query.sql() if key(y) == "_c1" else f"SELECT {key(y)} FROM ({query.sql()}) AS _rows"
         if symbol == "=" and is_any:
@@ -824,11 +863,11 @@ def _rotate(values: list[Typed]) -> list[Typed]:
 
 def _number(text: str) -> Typed:
     plain = text.replace("_", "")
-    if plain[:2].lower() in ("0x", "0o", "0b") or plain.isdecimal():
+    if plain[:2].lower() in ("0x", "0o", "0b") or plain.removeprefix("-").isdecimal():
         number = int(plain, 0) if plain[:2].lower() in ("0x", "0o", "0b") else int(plain)
-        if number < 2**31:
+        if -(2**31) <= number < 2**31:
             return integer(number, INT4)
-        if number < 2**63:
+        if -(2**63) <= number < 2**63:
             return integer(number, INT8)
         plain = str(number)
     return decimal(plain)

@@ -9,32 +9,23 @@ from typing import Final
 
 from tailrace.change import Type
 from tailrace.query.query_error import QueryError
-from tailrace.query.sql import json_text, pg_type, regular_expression
+from tailrace.query.scalar import number_template
+from tailrace.query.sql import json_text, pg_type, regular_expression, time_function
 from tailrace.query.sql.cast import parse_sql
 from tailrace.query.sql.pg_type import TEXT, array_of
 from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.typed import (
     Typed,
+    constant_text,
     elements,
+    is_null_constant,
     numeric_text,
     output_text,
     representation,
 )
 from tailrace.query.table_view import sql_literal
-from tailrace.query.template import strptime_format, to_char_sql
 
 Rendering = str | Callable[[Sequence[Typed], Type], Typed]
-
-
-def constant_text(value: Typed, what: str) -> str:
-    """The text of an argument that must be a literal."""
-    if value.is_constant and (found := re.fullmatch(r"'((?:[^']|'')*)'", value.sql, re.DOTALL)):
-        return found[1].replace("''", "'")
-    raise refuse(f"{what} that is not a literal")
-
-
-def is_null_constant(value: Typed) -> bool:
-    return value.is_constant and value.sql.startswith("CAST(NULL AS ")
 
 
 def _numeric(template: str) -> Rendering:
@@ -132,24 +123,15 @@ def _substring_regex(arguments: Sequence[Typed], result: Type) -> Typed:
     return Typed(f"({found.sql})[1]", result)
 
 
-def _to_char(arguments: Sequence[Typed], result: Type) -> Typed:
+def _number_to_char(arguments: Sequence[Typed], result: Type) -> Typed:
     if is_null_constant(arguments[1]):
         return Typed("CAST(NULL AS VARCHAR)", result)
-    pattern = constant_text(arguments[1], "a template of to_char")
-    value = arguments[0].sql
-    if arguments[0].name == "timestamptz":
-        value = f"CAST({value} AS TIMESTAMP)"
-    return Typed(f"CASE WHEN isfinite({arguments[0].sql}) THEN {to_char_sql(f'({value})', pattern)} END", result)
-
-
-def _strptime(cast: str) -> Rendering:
-    def render(arguments: Sequence[Typed], result: Type) -> Typed:
-        if is_null_constant(arguments[1]):
-            return Typed(f"CAST(NULL AS {representation(result)})", result)
-        pattern = strptime_format(constant_text(arguments[1], "a template"))
-        return Typed(f"CAST(strptime({arguments[0].sql}, {sql_literal(pattern)}) AS {cast})", result)
-
-    return render
+    template = constant_text(arguments[1], "a template of to_char")
+    if number_template.parse(template) is None:
+        raise refuse(f"the template {template} of to_char", "Templates of 9, 0, a point, commas and FM are supported.")
+    value = arguments[0]
+    text = numeric_text(value) if value.name == "numeric" else f"CAST({value.sql} AS VARCHAR)"
+    return Typed(f"pg_numeric_to_char({text}, {sql_literal(template)})", result)
 
 
 def _concat(arguments: Sequence[Typed], result: Type) -> Typed:
@@ -163,6 +145,9 @@ def _concat_ws(arguments: Sequence[Typed], result: Type) -> Typed:
     return Typed(f"concat_ws({', '.join(texts)})", result)
 
 
+_NAME: Final = "coalesce(quote_ident({0}), error('[22004] null values cannot be formatted as an SQL identifier'))"
+
+
 def _format(arguments: Sequence[Typed], result: Type) -> Typed:
     template = constant_text(arguments[0], "a template of format")
     parts, place = [], 1
@@ -174,148 +159,9 @@ def _format(arguments: Sequence[Typed], result: Type) -> Typed:
             if kind not in ("%s", "%I", "%L") or place >= len(arguments):
                 raise refuse(f"{kind} in format()", "Use %s, %I and %L, with a value for each.")
             value = output_text(arguments[place])
-            parts.append(
-                {"%s": "{}", "%I": "quote_ident({})", "%L": "coalesce(quote_literal({}), 'NULL')"}[kind].format(value)
-            )
+            parts.append({"%s": "{}", "%I": _NAME, "%L": "coalesce(quote_literal({}), 'NULL')"}[kind].format(value))
             place += 1
     return Typed(f"concat({', '.join(parts) or repr('')})", result)
-
-
-def _extract(arguments: Sequence[Typed], result: Type) -> Typed:
-    field = constant_text(arguments[0], "a field of extract").lower()
-    value = arguments[1]
-    found, scale = _field(field, value)
-    if result.name == "float8":
-        return Typed(f"CAST({found} AS DOUBLE)", result)
-    return Typed(found, result, scale=scale)
-
-
-_MICROS: Final = "CAST({} AS DECIMAL(28, 0)) * CAST('0.000001' AS DECIMAL(7, 6))"
-_LIMITED: Final = frozenset(
-    (
-        "month",
-        "day",
-        "hour",
-        "minute",
-        "second",
-        "dow",
-        "isodow",
-        "doy",
-        "quarter",
-        "week",
-        "milliseconds",
-        "microseconds",
-    )
-)
-_PLAIN_FIELDS: Final = {
-    "year": "year", "years": "year", "month": "month", "months": "month", "mon": "month", "day": "day", "days": "day",
-    "hour": "hour", "hours": "hour", "minute": "minute", "minutes": "minute", "min": "minute", "dow": "dow",
-    "isodow": "isodow", "doy": "doy", "quarter": "quarter", "week": "week", "weeks": "week", "isoyear": "isoyear",
-    "decade": "decade", "century": "century", "millennium": "millennium",
-}  # fmt: skip
-
-
-_TIME_FIELDS: Final = (
-    *("hour", "hours", "minute", "minutes", "min", "second", "seconds"),
-    *("milliseconds", "microseconds"),
-)
-
-
-def _field(field: str, value: Typed) -> tuple[str, int]:
-    """A field of a date, time or interval as a decimal, and its scale."""
-    name = value.name
-    sql = f"CAST({value.sql} AS TIMESTAMP)" if name == "timestamptz" else value.sql
-    if name == "interval" and field in ("dow", "isodow", "doy", "week", "isoyear", "weeks"):
-        raise QueryError("0A000", f'unit "{field}" not supported for type interval')
-    if name == "date" and field in _TIME_FIELDS:
-        raise QueryError("0A000", f'unit "{field}" not supported for type date')
-    if name == "time" and field not in (*_TIME_FIELDS, "epoch"):
-        raise QueryError("0A000", f'unit "{field}" not supported for type time without time zone')
-
-    def part(word: str) -> str:
-        return f"system.main.date_part('{word}', {sql})"
-
-    if field in ("second", "seconds", "sec", "secs"):
-        found, scale = _MICROS.format(part("microseconds")), 6
-    elif field in ("millisecond", "milliseconds", "ms"):
-        found, scale = f"CAST({part('microseconds')} AS DECIMAL(18, 0)) * CAST('0.001' AS DECIMAL(4, 3))", 3
-    elif field in ("microsecond", "microseconds", "us"):
-        found, scale = f"CAST({part('microseconds')} AS DECIMAL(18, 0))", 0
-    elif field == "epoch":
-        found, scale = _epoch(value, sql)
-    elif field in _PLAIN_FIELDS:
-        word = _PLAIN_FIELDS[field]
-        if word in ("decade", "century", "millennium") and name == "interval":
-            raise refuse(f"extract({word}) of an interval")
-        found, scale = f"CAST({part(word)} AS DECIMAL(18, 0))", 0
-    else:
-        raise refuse(f"extract({field})")
-    if name in ("date", "timestamp", "timestamptz"):
-        when = (
-            "NULL"
-            if _PLAIN_FIELDS.get(field, field).rstrip("s") in {f.rstrip("s") for f in _LIMITED}
-            else "error('[0A000] a field of an infinite date is not supported')"
-        )
-        found = f"CASE WHEN NOT isfinite({value.sql}) THEN {when} ELSE {found} END"
-    return f"({found})", scale
-
-
-def _epoch(value: Typed, sql: str) -> tuple[str, int]:
-    match value.name:
-        case "interval":
-            years = f"system.main.date_part('year', {sql})"
-            months = f"system.main.date_part('month', {sql})"
-            days = f"system.main.date_part('day', {sql})"
-            seconds = f"CAST({years} * 31557600 + {months} * 2592000 + {days} * 86400 AS DECIMAL(28, 0))"
-            return f"({seconds} + {_MICROS.format(f'pg_interval_us({sql})')})", 6
-        case "date":
-            return f"CAST(epoch({sql}) AS DECIMAL(18, 0))", 0
-        case "time":
-            return _MICROS.format(f"epoch_us({sql})"), 6
-    return _MICROS.format(f"epoch_us({value.sql})"), 6
-
-
-def _timezone(arguments: Sequence[Typed], result: Type) -> Typed:
-    zone = constant_text(arguments[0], "a time zone")
-    if not re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z_+-]+)+|UTC|GMT|utc|gmt", zone):
-        raise refuse(f"the time zone {zone}", "Use a full name, such as Europe/Berlin.")
-    return Typed(f"timezone({sql_literal(zone)}, {arguments[1].sql})", result)
-
-
-def _date_trunc(arguments: Sequence[Typed], result: Type) -> Typed:
-    field = constant_text(arguments[0], "a field of date_trunc").lower()
-    if field not in (
-        "microseconds",
-        "milliseconds",
-        "second",
-        "minute",
-        "hour",
-        "day",
-        "week",
-        "month",
-        "quarter",
-        "year",
-        "decade",
-        "century",
-        "millennium",
-    ):
-        raise refuse(f"date_trunc({field})")
-    value = arguments[1]
-    if value.name == "interval":
-        if field in ("week", "decade", "century", "millennium", "quarter"):
-            raise refuse(f"date_trunc({field}) of an interval")
-        return Typed(f"system.main.date_trunc('{field}', {value.sql})", result)
-    inner = f"CAST({value.sql} AS TIMESTAMP)" if value.name == "timestamptz" else value.sql
-    return Typed(f"CAST(system.main.date_trunc('{field}', {inner}) AS {representation(result)})", result)
-
-
-def _date_bin(arguments: Sequence[Typed], result: Type) -> Typed:
-    stride, source, origin = arguments
-
-    def ts(v: Typed) -> str:
-        return f"CAST({v.sql} AS TIMESTAMP)"
-
-    return Typed(f"CAST(pg_date_bin({stride.sql}, {ts(source)}, {ts(origin)}) AS {representation(result)})", result)
 
 
 def _list(template: str) -> Rendering:
@@ -403,17 +249,6 @@ def _build(function: str, is_object: bool) -> Rendering:
         return Typed(f"{function}(CAST([{keys}] AS VARCHAR[]), CAST([{items}] AS VARCHAR[]))", result)
 
     return render
-
-
-def _make_interval(arguments: Sequence[Typed], result: Type) -> Typed:
-    parts = [a.sql for a in arguments] + ["0"] * (7 - len(arguments))
-    years, months, weeks, days, hours, minutes, seconds = parts
-    return Typed(
-        f"(to_months(CAST({years} * 12 + {months} AS INTEGER)) + to_days(CAST({weeks} * 7 + {days} AS INTEGER))"
-        f" + to_hours({hours}) + to_minutes({minutes})"
-        f" + to_microseconds(CAST(round_even({seconds} * 1000000, 0) AS BIGINT)))",
-        result,
-    )
 
 
 def _pad(name: str) -> str:
@@ -549,22 +384,25 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "clock_timestamp()": "now()",
     "statement_timestamp()": "now()",
     "transaction_timestamp()": "now()",
-    "date_trunc(text,timestamp)": _date_trunc,
-    "date_trunc(text,timestamptz)": _date_trunc,
-    "date_trunc(text,interval)": _date_trunc,
-    "date_bin(interval,timestamp,timestamp)": _date_bin,
-    "date_bin(interval,timestamptz,timestamptz)": _date_bin,
+    "date_trunc(text,timestamp)": time_function.date_trunc,
+    "date_trunc(text,timestamptz)": time_function.date_trunc,
+    "date_trunc(text,interval)": time_function.date_trunc,
+    "date_bin(interval,timestamp,timestamp)": time_function.date_bin,
+    "date_bin(interval,timestamptz,timestamptz)": time_function.date_bin,
     **{
-        f"{f}(text,{t})": _extract
+        f"{f}(text,{t})": time_function.extract
         for f in ("extract", "date_part")
         for t in ("date", "timestamp", "timestamptz", "time", "interval")
     },
     "age(timestamp,timestamp)": "pg_age({0}, {1})",
     "age(timestamptz,timestamptz)": "pg_age(CAST({0} AS TIMESTAMP), CAST({1} AS TIMESTAMP))",
-    "to_char(timestamp,text)": _to_char,
-    "to_char(timestamptz,text)": _to_char,
-    "to_date(text,text)": _strptime("DATE"),
-    "to_timestamp(text,text)": _strptime("TIMESTAMPTZ"),
+    "to_char(timestamp,text)": time_function.to_char,
+    "to_char(timestamptz,text)": time_function.to_char,
+    "to_char(numeric,text)": _number_to_char,
+    "to_char(int4,text)": _number_to_char,
+    "to_char(int8,text)": _number_to_char,
+    "to_date(text,text)": time_function.strptime("DATE"),
+    "to_timestamp(text,text)": time_function.strptime("TIMESTAMPTZ"),
     "to_timestamp(float8)": "to_timestamp({0})",
     "make_date(int4,int4,int4)": "make_date({0}, {1}, {2})",
     "make_timestamp(int4,int4,int4,int4,int4,float8)": "make_timestamp({0}, {1}, {2}, {3}, {4}, {5})",
@@ -572,8 +410,8 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "isfinite(date)": "isfinite({0})",
     "isfinite(timestamp)": "isfinite({0})",
     "isfinite(timestamptz)": "isfinite({0})",
-    "timezone(text,timestamp)": _timezone,
-    "timezone(text,timestamptz)": _timezone,
+    "timezone(text,timestamp)": time_function.timezone,
+    "timezone(text,timestamptz)": time_function.timezone,
     # Arrays
     "array_length(anyarray,int4)": _array(
         "pg_array_text_length({0}, {1})", "CASE WHEN {1} = 1 THEN nullif(len({0}), 0) END"
@@ -591,7 +429,7 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "cardinality(anyarray)": _array("pg_array_text_cardinality({0})", "len({0})"),
     "array_append(anycompatiblearray,anycompatible)": _list("list_append(coalesce({0}, []), {1})"),
     "array_prepend(anycompatible,anycompatiblearray)": _list("list_prepend({0}, coalesce({1}, []))"),
-    "array_cat(anycompatiblearray,anycompatiblearray)": _list("list_concat({0}, {1})"),
+    "array_cat(anycompatiblearray,anycompatiblearray)": _list("pg_array_cat({0}, {1})"),
     "array_to_string(anyarray,text)": _array_to_string,
     "array_to_string(anyarray,text,text)": _array_to_string,
     "array_position(anycompatiblearray,anycompatible)": _element_search("list_position({0}, {1})"),
@@ -639,7 +477,7 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     # Others
     "num_nulls(any)": lambda a, r: Typed(" + ".join(f"CAST({v.sql} IS NULL AS INTEGER)" for v in a), r),
     "num_nonnulls(any)": lambda a, r: Typed(" + ".join(f"CAST({v.sql} IS NOT NULL AS INTEGER)" for v in a), r),
-    "make_interval()": _make_interval,
+    "make_interval()": time_function.make_interval,
 }
 
 SYSTEM: Final = frozenset(

@@ -10,11 +10,10 @@ from tailrace.change import Type
 from tailrace.query.sql import pg_type, regular_expression
 from tailrace.query.sql.cast import as_element, cast_text, convert
 from tailrace.query.sql.comparison import OPERATORS, compare, equality_key
-from tailrace.query.sql.function import constant_text
 from tailrace.query.sql.pg_type import base_type, is_citext
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import MAX_DIGITS, Typed, elements, numeric_text, representation
+from tailrace.query.sql.typed import MAX_DIGITS, Typed, constant_text, elements, numeric_text, representation
 from tailrace.query.table_view import sql_literal
 
 Rendering = str | Callable[[Typed, Typed], Typed]
@@ -78,7 +77,7 @@ def _minus_timestamps(a: Typed, b: Typed) -> Typed:
 
 
 def _join_lists(a: Typed, b: Typed) -> Typed:
-    return Typed(f"list_concat({elements(a)}, {elements(b)})", a.type, is_list=True)
+    return Typed(f"pg_array_cat({elements(a)}, {elements(b)})", a.type, is_list=True)
 
 
 def _append(a: Typed, b: Typed) -> Typed:
@@ -98,7 +97,9 @@ def _set_operation(template: str) -> Rendering:
             key = equality_key(Typed("e", base_type(value.base.element or pg_type.TEXT)))
             found = elements(value, "pg_array_elements")
             keys.append(found if key == "e" else f"list_transform({found}, lambda e: {key})")
-        return Typed(template.format(*keys), pg_type.BOOL)
+        # Without the test, `false AND NULL` would be false for an array that is NULL.
+        test = template.format(*keys)
+        return Typed(f"CASE WHEN {a.sql} IS NOT NULL AND {b.sql} IS NOT NULL THEN {test} END", pg_type.BOOL)
 
     return render
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from tailrace.query.query_error import QueryError
 from tailrace.query.sql.typed import Typed
@@ -32,6 +32,14 @@ class FromItem:
     """What `*` and names without a table see. JOIN … USING has each shared column once."""
     scalar: str | None = None
     """The alias of a function that returns one column: the alias alone means the value."""
+
+
+@dataclass(frozen=True)
+class CommonTable:
+    """A query of WITH."""
+
+    sql: str
+    columns: tuple[NamedColumn, ...]
 
 
 @dataclass
@@ -92,3 +100,9 @@ class Scope:
         if len(found) > 1:
             raise QueryError("42702", f'column reference "{name}" is ambiguous')
         return found[0]
+
+
+def renamed(columns: Sequence[NamedColumn], aliases: Sequence[str]) -> list[NamedColumn]:
+    if len(aliases) > len(columns):
+        raise QueryError("42P10", f"table has {len(columns)} columns available but {len(aliases)} columns specified")
+    return [replace(c, name=aliases[n]) if n < len(aliases) else c for n, c in enumerate(columns)]

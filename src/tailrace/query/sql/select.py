@@ -1,4 +1,4 @@
-"""Queries: SELECT, VALUES, UNION and the like, WITH, joins, grouping, windows."""
+"""Queries: SELECT, VALUES, UNION and the like, WITH, grouping, windows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tailrace.query.query_error import READ_ONLY, QueryError
-from tailrace.query.sql import pg_type, set_function
+from tailrace.query.sql import pg_type
 from tailrace.query.sql.cast import as_element, convert
 from tailrace.query.sql.catalog import Catalog
 from tailrace.query.sql.column_name import column_name
 from tailrace.query.sql.comparison import equality_key, is_plain, order_key
 from tailrace.query.sql.expression import Expressions, align, unify
+from tailrace.query.sql.from_clause import FromClause
 from tailrace.query.sql.pg_type import INT8, TEXT
-from tailrace.query.sql.scope import FromItem, NamedColumn, Scope, TableName
-from tailrace.query.sql.signature import functions, resolve_function
+from tailrace.query.sql.scope import CommonTable, NamedColumn, Scope, renamed
 from tailrace.query.sql.syntax import Node, fingerprint, names, refuse, unwrap
 from tailrace.query.sql.typed import Typed
 
-_JOINS: Final = {"JOIN_INNER": "JOIN", "JOIN_LEFT": "LEFT JOIN", "JOIN_RIGHT": "RIGHT JOIN", "JOIN_FULL": "FULL JOIN"}
 _SET_OPERATIONS: Final = {"SETOP_UNION": "UNION", "SETOP_INTERSECT": "INTERSECT", "SETOP_EXCEPT": "EXCEPT"}
 
 
@@ -40,7 +39,7 @@ class Query:
     def resolved(self) -> list[NamedColumn]:
         """The columns as the surrounding query sees them."""
         return [
-            NamedColumn(c.name, replace(v, sql=f"_c{n}", is_constant=False, literal=None))
+            NamedColumn(c.name, v.in_column(f"_c{n}"))
             for n, (c, v) in enumerate(zip(self.columns, self.typed(), strict=True), 1)
         ]
 
@@ -52,25 +51,21 @@ class Query:
 
 
 @dataclass
-class _Common:
-    """A query of WITH."""
-
-    sql: str
-    columns: tuple[NamedColumn, ...]
-
-
-@dataclass
 class QueryTranslator:
     catalog: Catalog
     _number: int = 0
-    _common: list[dict[str, _Common]] = field(default_factory=list)
+    _common: list[dict[str, CommonTable]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self)
+        self._from_clause = FromClause(self)
 
-    def _alias(self, kind: str = "t") -> str:
+    def alias(self, kind: str = "t") -> str:
         self._number += 1
         return f"_{kind}{self._number}"
+
+    def common_table(self, name: str) -> CommonTable | None:
+        return next((c[name] for c in reversed(self._common) if name in c), None)
 
     def query(self, node: Node, parent: Scope | None = None) -> Query:
         select = node.get("SelectStmt", node)
@@ -103,13 +98,13 @@ class QueryTranslator:
         for item in clause["ctes"]:
             cte = item["CommonTableExpr"]
             name = cte["ctename"]
-            alias = self._alias("w")
+            alias = self.alias("w")
             aliases = names(cte.get("aliascolnames", []))
             query = self._recursive(cte, alias, aliases, parent) if is_recursive else None
             if query is None:
                 query = self.query(cte["ctequery"], parent)
-            columns = _renamed(query.resolved(), aliases)
-            self._common[-1][name] = _Common(alias, tuple(columns))
+            columns = renamed(query.resolved(), aliases)
+            self._common[-1][name] = CommonTable(alias, tuple(columns))
             hint = {"CTEMaterializeAlways": "MATERIALIZED ", "CTEMaterializeNever": "NOT MATERIALIZED "}.get(
                 cte.get("ctematerialized", ""), ""
             )
@@ -131,7 +126,7 @@ class QueryTranslator:
             NamedColumn(c.name, replace(v, sql=f"_c{n}"))
             for n, (c, v) in enumerate(zip(start.resolved(), first, strict=True), 1)
         ]
-        self._common[-1][cte["ctename"]] = _Common(alias, tuple(_renamed(columns, aliases)))
+        self._common[-1][cte["ctename"]] = CommonTable(alias, tuple(renamed(columns, aliases)))
         step = self.query(select["rarg"], parent)
         if len(step.columns) != len(columns):
             raise QueryError("42601", "each UNION query must have the same number of columns")
@@ -157,7 +152,7 @@ class QueryTranslator:
         is_all = bool(select.get("all"))
         keys = [equality_key(replace(t, sql=f"_c{n}")) for n, t in enumerate(targets, 1)]
         is_simple = all(key == f"_c{n}" for n, key in enumerate(keys, 1))
-        if is_all or is_simple:
+        if is_simple or (is_all and word == "UNION"):
             sql = f"({arms[0]}) {word} {'ALL ' if is_all else ''}({arms[1]})"
         elif word == "UNION":
             sql = f"SELECT DISTINCT ON ({', '.join(keys)}) * FROM (({arms[0]}) UNION ALL ({arms[1]})) AS _u"
@@ -187,7 +182,8 @@ class QueryTranslator:
                     "invalid UNION/INTERSECT/EXCEPT ORDER BY clause",
                     "Only result column names can be used, not expressions or functions.",
                 )
-            order.append(_sort_item(order_key(columns[place].value), sort))
+            # Qualified, because a name alone would mean the value as it is sent.
+            order.append(_sort_item(order_key(replace(columns[place].value, sql=f"_s._c{place + 1}")), sort))
         suffix = (f" ORDER BY {', '.join(order)}" if order else "") + tail
 
         def build(values: Sequence[Typed]) -> str:
@@ -248,7 +244,7 @@ class QueryTranslator:
     def _select(self, select: Node, parent: Scope | None) -> Query:
         scope = Scope(parent)
         for item in select.get("fromClause", []):
-            scope.items.append(self._from(item, scope))
+            scope.items.append(self._from_clause.item(item, scope))
         where = self.expressions.condition(select["whereClause"], scope, "WHERE") if "whereClause" in select else ""
         targets = self._target_nodes(select.get("targetList", []), scope)
         grouping = self._group_by(select, scope, targets)
@@ -261,9 +257,9 @@ class QueryTranslator:
             for name, node in targets
         ]
         for column in columns:
-            if column.value.fields:
+            if column.value.fields and not column.value.is_struct:
                 raise refuse("a row in a select list", "Select its columns: t.*")
-        order, order_places = self._sort_items(select, scope, targets, columns)
+        order, order_places, sorted_by = self._sort_items(select, scope, targets, columns)
         limits = self._limits(select, parent)
         source = f" FROM {', '.join(item.sql for item in scope.items)}" if scope.items else ""
         middle = source + (f" WHERE {where}" if where else "") + grouping + (f" HAVING {having}" if having else "")
@@ -273,11 +269,12 @@ class QueryTranslator:
             is_plain_distinct = not any(distinct[0].values()) if distinct[0] else True
             if is_plain_distinct:
                 return self._distinct(columns, middle, order_places, limits)
-            keys = []
-            for node in distinct:
-                place = self._output_place(node, columns)
-                value = columns[place].value if place is not None else self.expressions.value(node, scope)
-                keys.append(equality_key(value))
+            places = [(self._output_place(node, columns), node) for node in distinct]
+            wanted = [columns[p].value if p is not None else self.expressions.value(node, scope) for p, node in places]
+            first = sorted_by[: len({v.sql for v in wanted})]
+            if not {v.sql for v in wanted} >= set(first):
+                raise QueryError("42P10", "SELECT DISTINCT ON expressions must match initial ORDER BY expressions")
+            keys = [equality_key(v) for v in wanted]
             head = f"SELECT DISTINCT ON ({', '.join(keys)}) "
         else:
             head = "SELECT "
@@ -298,7 +295,7 @@ class QueryTranslator:
                     for n, (v, c) in enumerate(zip(values, columns, strict=True), 1)
                 )
                 sorts = [
-                    _sort_item(order_key(replace(columns[p].value, sql=f"_c{p + 1}")), s)
+                    _sort_item(order_key(replace(columns[p].value, sql=f"_d._c{p + 1}")), s)
                     if p is not None
                     else _sort_item(f"_o{n}", s)
                     for n, (p, s) in enumerate(order_places)
@@ -329,7 +326,7 @@ class QueryTranslator:
         for place, sort in places:
             if place is None:
                 raise QueryError("42P10", "for SELECT DISTINCT, ORDER BY expressions must appear in select list")
-            order.append(_sort_item(order_key(replace(values[place], sql=f"_c{place + 1}")), sort))
+            order.append(_sort_item(order_key(replace(values[place], sql=f"_d._c{place + 1}")), sort))
         made = [
             NamedColumn(c.name, replace(v, sql=f"_c{n}", is_constant=False, literal=None))
             for n, (c, v) in enumerate(zip(columns, values, strict=True), 1)
@@ -431,8 +428,9 @@ class QueryTranslator:
 
     def _sort_items(
         self, select: Node, scope: Scope, targets: list[tuple[str, Any]], columns: Sequence[NamedColumn]
-    ) -> tuple[list[str], list[tuple[int | None, Node]]]:
-        order, places = [], []
+    ) -> tuple[list[str], list[tuple[int | None, Node]], list[str]]:
+        """The items of ORDER BY, the columns of the select list that they are, and their values."""
+        order, places, values = [], [], []
         for item in select.get("sortClause", []):
             sort = item["SortBy"]
             if sort.get("useOp"):
@@ -453,7 +451,8 @@ class QueryTranslator:
                 continue
             order.append(_sort_item(order_key(value), sort))
             places.append((place, sort))
-        return order, places
+            values.append(value.sql)
+        return order, places, values
 
     def order_items(self, clause: Sequence[Node], scope: Scope) -> str:
         """The ORDER BY of an aggregate or a window."""
@@ -518,198 +517,6 @@ class QueryTranslator:
             return f"{mode} BETWEEN {bound(True)} AND {bound(False)}{ending}"
         return f"{mode} BETWEEN {bound(True)} AND CURRENT ROW{ending}"
 
-    # FROM
-
-    def _from(self, node: Node, scope: Scope) -> FromItem:
-        tag, fields = unwrap(node)
-        match tag:
-            case "RangeVar":
-                return self._table(fields)
-            case "RangeSubselect":
-                return self._subselect(fields, scope)
-            case "JoinExpr":
-                return self._join(fields, scope)
-            case "RangeFunction":
-                return self._function(fields, scope)
-        raise refuse({"RangeTableSample": "TABLESAMPLE"}.get(tag, tag))
-
-    def _table(self, fields: Node) -> FromItem:
-        name, schema = fields["relname"], fields.get("schemaname")
-        alias_node = fields.get("alias", {})
-        alias = self._alias()
-        aliases = names(alias_node.get("colnames", []))
-        common = None
-        if schema is None:
-            common = next((c[name] for c in reversed(self._common) if name in c), None)
-        if common is not None:
-            sql = f"{common.sql} AS {alias}"
-            given = [
-                NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(common.columns, 1)
-            ]
-            table_schema = None
-        else:
-            source = self.catalog.source(fields.get("catalogname"), schema, name)
-            sql = f"{source.sql} AS {alias}"
-            given = [
-                NamedColumn(c.name, replace(c.value, sql=c.value.sql.replace("{t}", alias))) for c in source.columns
-            ]
-            table_schema = source.schema
-        columns = tuple(_renamed(given, aliases))
-        shown = alias_node.get("aliasname", name)
-        table = TableName(shown, columns, None if "aliasname" in alias_node else table_schema)
-        return FromItem(sql, (table,), columns)
-
-    def _subselect(self, fields: Node, scope: Scope) -> FromItem:
-        parent = scope if fields.get("lateral") else scope.parent
-        query = self.query(fields["subquery"], parent)
-        alias = self._alias()
-        alias_node = fields.get("alias", {})
-        given = [NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(query.resolved(), 1)]
-        columns = tuple(_renamed(given, names(alias_node.get("colnames", []))))
-        outputs = ", ".join(f"_c{n}" for n in range(1, len(given) + 1))
-        sql = f"{'LATERAL ' if fields.get('lateral') else ''}({query.sql()}) AS {alias}({outputs})"
-        tables = (TableName(alias_node["aliasname"], columns),) if alias_node else ()
-        return FromItem(sql, tables, columns)
-
-    def _join(self, fields: Node, scope: Scope) -> FromItem:
-        left = self._from(fields["larg"], scope)
-        around = Scope(scope.parent, [*scope.items, left])
-        right = self._from(fields["rarg"], around)
-        kind = _JOINS[fields.get("jointype", "JOIN_INNER")]
-        shared: list[str] = []
-        if fields.get("isNatural"):
-            shared = [c.name for c in left.columns if any(c.name == d.name for d in right.columns)]
-        elif "usingClause" in fields:
-            shared = names(fields["usingClause"])
-        inside = Scope(scope.parent, [*scope.items, left, right])
-        columns = (*left.columns, *right.columns)
-        if shared:
-            condition, columns = self._using(shared, left, right, kind)
-        elif "quals" in fields:
-            condition = self.expressions.condition(fields["quals"], inside, "JOIN/ON")
-        else:
-            condition = "true"
-        sql = f"({left.sql} {kind} {right.sql} ON {condition})"
-        if condition == "true" and kind == "JOIN":
-            sql = f"({left.sql} CROSS JOIN {right.sql})"
-        tables = (*left.tables, *right.tables)
-        if "alias" in fields:
-            alias = fields["alias"]
-            columns = tuple(_renamed(list(columns), names(alias.get("colnames", []))))
-            tables = (TableName(alias["aliasname"], columns),)
-        return FromItem(sql, tables, columns)
-
-    def _using(
-        self, shared: Sequence[str], left: FromItem, right: FromItem, kind: str
-    ) -> tuple[str, tuple[NamedColumn, ...]]:
-        tests, merged = [], []
-        for name in shared:
-            sides = []
-            for item, side in ((left, "left"), (right, "right")):
-                found = [c.value for c in item.columns if c.name == name]
-                if len(found) != 1:
-                    problem = "42703" if not found else "42702"
-                    raise QueryError(
-                        problem,
-                        f'column "{name}" specified in USING clause does not exist in {side} table'
-                        if not found
-                        else f'common column name "{name}" appears more than once in {side} table',
-                    )
-                sides.append(found[0])
-            a, b = sides
-            tests.append(self.expressions.binary("=", a, b).sql)
-            x, y = unify([a, b], "JOIN/USING")
-            value = {"RIGHT JOIN": y, "FULL JOIN": replace(x, sql=f"coalesce({x.sql}, {y.sql})")}.get(kind, x)
-            merged.append(NamedColumn(name, value))
-        rest = [c for item in (left, right) for c in item.columns if c.name not in shared]
-        return " AND ".join(tests), (*merged, *rest)
-
-    def _function(self, fields: Node, scope: Scope) -> FromItem:
-        if fields.get("is_rowsfrom") and len(fields["functions"]) > 1:
-            raise refuse("ROWS FROM")
-        call = fields["functions"][0]["List"]["items"][0]
-        alias_node = fields.get("alias", {})
-        alias = self._alias()
-        aliases = names(alias_node.get("colnames", []))
-        if fields.get("coldeflist"):
-            raise refuse("a column definition list")
-        tag, node = unwrap(call)
-        if tag != "FuncCall":
-            value = self.expressions.value(call, scope)
-            return self._scalar_item(value, column_name(call), alias, alias_node, aliases)
-        parts = names(node["funcname"])
-        name = parts[-1]
-        shown = alias_node.get("aliasname", name)
-        if parts[0] == "tailrace" or name in _TABLE_FUNCTIONS:
-            source = self.catalog.table_function(".".join(p for p in parts if p != "pg_catalog"))
-            if source is None:
-                raise QueryError("42883", f"function {'.'.join(parts)} does not exist")
-            columns = tuple(
-                _renamed(
-                    [
-                        NamedColumn(c.name, replace(c.value, sql=c.value.sql.replace("{t}", alias)))
-                        for c in source.columns
-                    ],
-                    aliases,
-                )
-            )
-            return FromItem(f"{source.sql} AS {alias}", (TableName(shown, columns),), columns)
-        around = Scope(scope.parent, scope.items)
-        arguments = [self.expressions.translate(a, around) for a in node.get("args", [])]
-        if name == "_pg_expandarray":
-            return self._expanded_array(arguments[0], alias, shown, aliases)
-        if not functions(name) or not any(s.kind == "s" for s in functions(name)):
-            value = self.expressions.value(call, around)
-            return self._scalar_item(value, name, alias, alias_node, aliases)
-        resolved = resolve_function(name, [a.type for a in arguments])
-        made = [convert(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
-        lists = set_function.lists(resolved, made)
-        ordinality = bool(fields.get("ordinality"))
-        is_constant = all(a.is_constant for a in made)
-        if name == "generate_series" and is_constant and not ordinality and made[0].name in ("int4", "int8"):
-            given = ", ".join(a.sql for a in made)
-            type_ = resolved.result
-            value = Typed(f"CAST({alias}._c1 AS {'INTEGER' if type_.name == 'int4' else 'BIGINT'})", type_)
-            sql = f"generate_series({given}) AS {alias}(_c1)"
-            columns_list = [NamedColumn(name, value)]
-        else:
-            selected = [f"unnest({c.value.sql}) AS _c{n}" for n, c in enumerate(lists, 1)]
-            columns_list = [NamedColumn(c.name, replace(c.value, sql=f"{alias}._c{n}")) for n, c in enumerate(lists, 1)]
-            if ordinality:
-                place = len(lists) + 1
-                selected.append(f"unnest(generate_series(1, len({lists[0].value.sql}))) AS _c{place}")
-                columns_list.append(NamedColumn("ordinality", Typed(f"{alias}._c{place}", INT8)))
-            sql = f"LATERAL (SELECT {', '.join(selected)}) AS {alias}"
-        if len(lists) == 1 and "aliasname" in alias_node:
-            columns_list[0] = replace(columns_list[0], name=shown)
-        columns = tuple(_renamed(columns_list, aliases))
-        scalar = shown if len(lists) == 1 and not ordinality else None
-        return FromItem(sql, (TableName(shown, columns),), columns, scalar)
-
-    def _scalar_item(self, value: Typed, name: str, alias: str, alias_node: Node, aliases: list[str]) -> FromItem:
-        """A function in FROM that returns one value: a table of one row."""
-        if value.fields:
-            raise refuse("a row in FROM")
-        shown = alias_node.get("aliasname", name)
-        columns = tuple(_renamed([NamedColumn(shown, replace(value, sql=f"{alias}._c1", is_constant=False))], aliases))
-        return FromItem(f"LATERAL (SELECT {value.sql} AS _c1) AS {alias}", (TableName(shown, columns),), columns, shown)
-
-    def _expanded_array(self, value: Typed, alias: str, shown: str, aliases: list[str]) -> FromItem:
-        element = pg_type.base_type(value.base.element or TEXT)
-        numbers = f"generate_series(1, len({value.sql}))"
-        sql = f"LATERAL (SELECT unnest({value.sql}) AS _c1, unnest({numbers}) AS _c2) AS {alias}"
-        given = [
-            NamedColumn("x", Typed(f"{alias}._c1", element)),
-            NamedColumn("n", Typed(f"CAST({alias}._c2 AS INTEGER)", pg_type.INT4)),
-        ]
-        columns = tuple(_renamed(given, aliases))
-        return FromItem(sql, (TableName(shown, columns),), columns)
-
-
-_TABLE_FUNCTIONS: Final = frozenset(
-    ("pg_show_all_settings", "pg_get_keywords", "pg_get_publication_tables", "pg_partition_ancestors", "aclexplode")
-)
-
 
 def align_to(value: Typed, target: Typed) -> Typed:
     """A value in the representation of another of its type."""
@@ -728,12 +535,6 @@ def _general(value: Typed) -> Typed:
     from tailrace.query.sql.typed import as_numeric_text
 
     return as_numeric_text(value) if value.name == "numeric" else value
-
-
-def _renamed(columns: Sequence[NamedColumn], aliases: Sequence[str]) -> list[NamedColumn]:
-    if len(aliases) > len(columns):
-        raise QueryError("42P10", f"table has {len(columns)} columns available but {len(aliases)} columns specified")
-    return [replace(c, name=aliases[n]) if n < len(aliases) else c for n, c in enumerate(columns)]
 
 
 def _star_node(column: NamedColumn) -> Typed:

@@ -71,6 +71,17 @@ def lists(resolved: Resolved, arguments: Sequence[Typed]) -> list[NamedColumn]:
     raise refuse(f"the set-returning function {name}")
 
 
+def numbered_elements(array: Typed) -> Typed:
+    """information_schema._pg_expandarray in a select list, by which pgjdbc reads keys: rows of element and place."""
+    if array.name not in ("int2vector", "oidvector"):
+        raise refuse(f"_pg_expandarray of {array.name}")
+    element = base_type(array.base.element or INT4)
+    struct = f"{{'x': CAST(e AS {representation(element)}), 'n': CAST(i AS INTEGER)}}"
+    sql = f"unnest(list_transform({array.sql}, lambda e, i: {struct}))"
+    parts = (Typed(f"({sql}).x", element), Typed(f"({sql}).n", INT4))
+    return Typed(sql, pg_type.RECORD, fields=parts, names=("x", "n"))
+
+
 def render(resolved: Resolved, arguments: Sequence[Typed]) -> Typed:
     """The function in a select list."""
     columns = lists(resolved, arguments)

@@ -162,6 +162,9 @@ def resolve_operator(name: str, given: Sequence[Type]) -> Resolved:
             exact = next((s for s in found if s.arguments == (name_of(type_),) * 2), None)
             if exact is not None:
                 return _resolved(exact, given)
+        if name == "||" and base_type(other).element is not None:
+            # A literal beside an array is an array, too.
+            found = [s for s in found if s.arguments == ("anycompatiblearray",) * 2]
     chosen = _choose(found, types)
     if chosen is None:
         fitting = [s for s in found if all(map(_accepts, s.arguments, given))]

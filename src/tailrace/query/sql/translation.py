@@ -13,7 +13,7 @@ from tailrace.query.sql.cast import cast_text
 from tailrace.query.sql.catalog import Catalog
 from tailrace.query.sql.pg_type import base_type
 from tailrace.query.sql.select import QueryTranslator
-from tailrace.query.sql.syntax import parse_statement
+from tailrace.query.sql.syntax import parse_statement, refuse
 from tailrace.query.sql.typed import REG, Typed, elements, representation
 from tailrace.query.wire_type import TEXT, WireType
 
@@ -40,9 +40,20 @@ def translate(statement: str, catalog: Catalog, binary: bool = False) -> Transla
         raise _refusal(tag)
     query = QueryTranslator(catalog).query({"SelectStmt": fields})
     columns = query.resolved()
-    outputs = [wire(_represented(v), binary) for v in query.typed()]
+    if any(c.value.fields for c in columns):
+        raise refuse("a row in a select list", "Select its columns.")
+    outputs = [wire(_represented(_known_array(v, catalog)), binary) for v in query.typed()]
     sql = query.prefix + query.build([value for value, _ in outputs])
     return Translation(sql, [c.name for c in columns], [type_ for _, type_ in outputs])
+
+
+def _known_array(value: Typed, catalog: Catalog) -> Typed:
+    """An array of a type of the source, with the OID of its type if a column of the source has it."""
+    element = value.base.element
+    if element is None or value.base.oid:
+        return value
+    found = catalog.type(element.schema, value.base.name)
+    return value if found is None else replace(value, type=found)
 
 
 def _represented(value: Typed) -> Typed:
@@ -53,7 +64,9 @@ def _represented(value: Typed) -> Typed:
 
 
 def _refusal(tag: str) -> QueryError:
-    word = tag.removesuffix("Stmt").upper()
+    word = {"ViewStmt": "CREATE VIEW", "CreateStmt": "CREATE TABLE", "CreateTableAsStmt": "CREATE TABLE AS"}.get(
+        tag, tag.removesuffix("Stmt").upper()
+    )
     if tag in ("PrepareStmt", "ExecuteStmt", "CallStmt", "LoadStmt", "DoStmt", "CheckPointStmt", "VariableSetStmt"):
         return QueryError(UNSUPPORTED, f"{word} is not supported", "This server only reads the lake's tables.")
     return QueryError(
@@ -71,7 +84,7 @@ def wire(value: Typed, binary: bool) -> tuple[Typed, WireType]:
     if name == "numeric":
         return value, own
     if name in ("int2vector", "oidvector"):
-        return value.with_sql(f"array_to_string({value.sql}, ' ')"), WireType(TEXT) if binary else own
+        return value.with_sql(cast_text(value)), WireType(TEXT) if binary else own
     if base.element is not None:
         return _array(value, own, binary)
     if name in REG:

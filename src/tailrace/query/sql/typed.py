@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 from tailrace.change import Type
 from tailrace.query.sql import pg_type
 from tailrace.query.sql.pg_type import base_type, is_own
+from tailrace.query.sql.syntax import refuse
 from tailrace.query.table_view import sql_literal
 
 _NATIVE: Final = {
@@ -72,8 +74,18 @@ class Typed:
     def is_null(self) -> bool:
         return self.is_unknown and self.literal is None and self.parameter is None
 
+    @property
+    def is_struct(self) -> bool:
+        """Whether a row is one value of DuckDB's, which a query can return. Others exist only as their parts."""
+        return bool(self.fields) and self.sql != "NULL"
+
     def with_sql(self, sql: str) -> Typed:
         return replace(self, sql=sql, is_constant=False)
+
+    def in_column(self, column: str) -> Typed:
+        """The value as another query sees it in a column."""
+        parts = [replace(f, sql=f'{column}."{name}"') for f, name in zip(self.fields, self.names, strict=False)]
+        return replace(self, sql=column, fields=tuple(parts), is_constant=False, literal=None)
 
 
 def representation(type_: Type, scale: int | None = None, is_list: bool = False) -> str:
@@ -131,3 +143,14 @@ def output_text(value: Typed) -> str:
     if name in ("bpchar", "inet", "cidr"):
         return value.sql
     return cast_text(value)
+
+
+def constant_text(value: Typed, what: str) -> str:
+    """The text of an argument that must be a literal."""
+    if value.is_constant and (found := re.fullmatch(r"'((?:[^']|'')*)'", value.sql, re.DOTALL)):
+        return found[1].replace("''", "'")
+    raise refuse(f"{what} that is not a literal")
+
+
+def is_null_constant(value: Typed) -> bool:
+    return value.is_constant and value.sql.startswith("CAST(NULL AS ")

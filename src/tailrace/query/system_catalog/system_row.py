@@ -12,6 +12,8 @@ from tailrace.change import Column, Relation, Type
 from tailrace.query.lake_view import LakeVersion, TableVersion
 
 OWNER: Final = 10
+DATABASE: Final = 5
+"""The OID of the only database."""
 PG_CATALOG, INFORMATION_SCHEMA, PUBLIC = 11, 13_000, 2_200
 _CLASS, _HEAP, _BTREE = 1_259, 2, 403
 ARRAY_RECV: Final = 2_400
@@ -71,7 +73,7 @@ class SystemRows:
             self._add("schemata", catalog_name=self._database, schema_name=schema, schema_owner="tailrace")
         text = {"datcollate": "C.UTF-8", "datctype": "C.UTF-8", "datlocprovider": "c"}
         self._add(
-            "pg_database", oid=5, datname=self._database, datdba=OWNER, encoding=6, datallowconn=True,
+            "pg_database", oid=DATABASE, datname=self._database, datdba=OWNER, encoding=6, datallowconn=True,
             datconnlimit=-1, dattablespace=1_663, **text,
         )  # fmt: skip
         self._add("information_schema_catalog_name", catalog_name=self._database)
@@ -93,7 +95,7 @@ class SystemRows:
         namespace = self._schemas[table.schema]
         self._add(
             "pg_class", oid=entry.oid, relname=table.name, relnamespace=namespace, relowner=OWNER, relam=_HEAP,
-            relkind="r", relpersistence="p", relnatts=len(entry.columns), relhasindex=bool(key), reltuples=-1.0,
+            relkind="r", relpersistence="p", relnatts=len(entry.columns), relhasindex=bool(key),
             relispopulated=True, relreplident=relation.identity,
         )  # fmt: skip
         self._add(
