@@ -26,7 +26,6 @@ from tailrace import types
 from tailrace.change import Change, Lsn, Operation, Position, Relation, Unchanged
 from tailrace.delivery.contract import State
 from tailrace.log import change_text
-from tailrace.log.snapshot import MARKER_PREFIX
 from tailrace.store import Store
 
 
@@ -185,18 +184,13 @@ def assert_delivered(
     began: Lsn,
     *,
     again: bool = False,
-    has_markers: bool = True,
 ) -> None:
     """Assert that all changes of the log and each table's snapshot were delivered once. `again`: at least once."""
     found: dict[Position, Record] = {}
     for record in destination.records():
         assert again or record.position not in found, f"{record.position} is delivered twice"
         found[record.position] = record
-    expected = {
-        change.position: change
-        for change in expected_changes(scenario, state, began)
-        if has_markers or change.prefix != MARKER_PREFIX
-    }
+    expected = {change.position: change for change in expected_changes(scenario, state, began)}
     assert_same(found, expected)
     contents = scenario.known.setdefault(type(destination), {})
     for position, change in expected.items():

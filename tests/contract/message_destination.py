@@ -68,7 +68,7 @@ class MessageDestination(ABC):
         try:
             self._assert_order(self._read)
             self._assert_ids(self._read)
-            assert_delivered(self, scenario, state, began, again=not self.is_exact, has_markers=False)
+            assert_delivered(self, scenario, state, began, again=not self.is_exact)
         finally:
             self._read = None
 

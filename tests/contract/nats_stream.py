@@ -27,7 +27,7 @@ from tests.contract.expected_envelope import ExpectedEnvelope, difference, norma
 from tailrace.change import Change, Lsn, Position, Relation
 from tailrace.embedded.nats import NatsServer
 from tailrace.log.change_text import content_text
-from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.timestamp import format_timestamp
 
 _numbers = itertools.count(1)
@@ -166,9 +166,7 @@ class NatsStream:
 
     def assert_matches(self, changes: Iterable[Change], end: Lsn, types: Mapping[int, str]) -> None:
         """Assert that the stream has exactly the changes that commit below `end`, in order. `types`: names by oid."""
-        expected = [
-            c for c in changes if c.position.commit_lsn < end and (c.relation is not None or c.prefix != MARKER_PREFIX)
-        ]
+        expected = [c for c in changes if c.position.commit_lsn < end and c.prefix not in OWN_PREFIXES]
         self._assert_schemas([m for m in self.messages() if "Tailrace-Schema" in m.headers], expected, types)
         found = self.changes()
         assert_same([m.position for m in found], [c.position for c in expected])

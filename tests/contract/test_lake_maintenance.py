@@ -23,11 +23,15 @@ from tests.fixtures.postgres import Database
 from tests.stepping import DrivenStepper
 
 from tailrace import settings
+from tailrace.change import Lsn
+from tailrace.delivery.contract import State
 from tailrace.errors import FencedError, SinkError, TailraceError
 from tailrace.lake.options import IcebergOptions
 from tailrace.lake.point import SnapshotSummary
 from tailrace.lake.warehouse import Warehouse
 from tailrace.log import planner
+from tailrace.query.as_of import AsOf
+from tailrace.query.lake_view import LakeView
 from tailrace.sinks.iceberg import datafile, file_merge, table_maintenance
 from tailrace.sinks.iceberg.iceberg_schema import IcebergField
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
@@ -35,6 +39,9 @@ from tailrace.sinks.iceberg.lake_table import LakeTable
 from tailrace.sinks.iceberg.sink import IcebergSink
 
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, note text)"
+_TABLES = ["public.t", "public.u"]
+_CHANGES_OF_U = (0, 1, 4, 7, 8, 10)
+"""The steps that change `u`; each changes `t`. So the two keep snapshots of different steps."""
 
 
 class FollowedLake:
@@ -68,7 +75,9 @@ def following(database: Database, tmp_path: Path, spark: SparkSession) -> Iterat
     database.execute(_TABLE)
     lake = Lake(tmp_path / "lake")
     with captured(database, tmp_path) as log:
-        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
+        delivering = DeliveryDriver(
+            lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t", "public.u"]
+        )
         with delivering.stepper() as stepper:
             yield FollowedLake(log, lake, stepper)
 
@@ -170,17 +179,69 @@ def test_history_is_retained_until_the_cutoff(following: FollowedLake) -> None:
         following.follow()
     history = table_maintenance.history(following.sink._require_open().context, following.table)
     assert len(history) == 6
-    cutoff = history[3][1] + timedelta(milliseconds=1)
+    cutoff = history[3].time + timedelta(milliseconds=1)
     old = table_maintenance.superseded_snapshots(history, cutoff)
-    assert old == [id_ for id_, _ in history[:3]]
+    assert old == [snapshot.id for snapshot in history[:3]]
     assert table_maintenance.superseded_snapshots(history, datetime.now(UTC) + timedelta(days=1)) == [
-        id_ for id_, _ in history[:-1]
+        snapshot.id for snapshot in history[:-1]
     ]
     table_maintenance.expire(following.table, old)
     left = table_maintenance.history(following.sink._require_open().context, following.table)
     assert left == history[3:]
-    scan = f"iceberg_scan('{following.table.metadata}', snapshot_from_id = {history[3][0]})"
+    scan = f"iceberg_scan('{following.table.metadata}', snapshot_from_id = {history[3].id})"
     assert engine().execute(f"SELECT count(*) FROM {scan}").fetchone() == (4,)
+    following.assert_same()
+
+
+def test_old_history_is_thinned_and_all_its_files_go(following: FollowedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays is as it was, in all tables at once; nothing else stays on disk."""
+    middle = Lsn(0)
+    monkeypatch.setattr(table_maintenance, "_minute", lambda one: one.summary.cursor > middle)
+    execute = following.log.execute
+    execute("CREATE TABLE u (id int PRIMARY KEY, t int)")
+    expected = {}
+    for number in range(12):
+        changes = [f"INSERT INTO t VALUES ({number}, {number}, '')", f"UPDATE t SET n = -1 WHERE id = {number - 1}"]
+        if number in _CHANGES_OF_U:
+            changes.append(f"INSERT INTO u VALUES ({number}, (SELECT count(*) FROM t))")
+        execute(*changes)
+        following.follow()
+        cursor = following.lake.point().cursor
+        middle = cursor if number == 5 else middle
+        expected[cursor] = number + 1
+    context = following.sink._require_open().context
+    tables = list(following.sink._require_open().tables)
+    for table in tables:
+        known = table_maintenance.history(context, table)
+        old = table_maintenance.thinned_snapshots(known, datetime.now(UTC) + timedelta(days=1))
+        assert len(known) - len(old) == 4, "the first and the last of each of the two minutes"
+        table_maintenance.expire(table, old)
+        left = table_maintenance.history(context, table)
+        assert [one.id for one in left] == [one.id for one in known if one.id not in old]
+        assert not table_maintenance.thinned_snapshots(left, datetime.now(UTC) + timedelta(days=1))
+        files = [*Path(table.directory).rglob("*")]
+        assert not [file for file in files if file.name.endswith(".crc")]
+        assert len([file for file in files if file.name.startswith("snap-")]) == 4, "a manifest list each"
+    point = following.lake.point()
+    following.sink.rewind(State(point.cursor, {one.oid: one.since for one in point.tables if one.since is not None}))
+    view = LakeView(context.warehouse.store, context.sink, context.warehouse.root)
+    seen = {}
+    for cursor in sorted(expected):
+        version = view.version(AsOf(lsn=Lsn(cursor - 1)))
+        assert version is not None
+        assert not version.absent
+        rows: dict[str, Any] = {}
+        for name, column in (("t", "id"), ("u", "t")):
+            shown = version.tables["public", name]
+            scan = f"iceberg_scan('{shown.metadata}', snapshot_from_id = {shown.snapshot})"
+            rows[name] = engine().execute(f"SELECT count(*), max({column}) FROM {scan}").fetchone()
+        seen[cursor] = version.cursor
+        in_t = expected[version.cursor]
+        assert rows["t"] == (in_t, in_t - 1)
+        assert rows["u"][1] == max(one for one in _CHANGES_OF_U if one < in_t) + 1, "u is of another moment than t"
+        assert version.cursor <= cursor
+    assert seen[middle] == middle, "the end of a minute is known"
+    assert len(set(seen.values())) == 4, "the first and the last of t are known in u"
     following.assert_same()
 
 
@@ -294,7 +355,9 @@ def test_a_disk_that_is_full_at_different_times(
     lake, filler = Lake(small_disk / "lake"), small_disk / "filler"
     failures = 0
     with captured(database, tmp_path) as log:
-        delivering = DeliveryDriver(lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t"])
+        delivering = DeliveryDriver(
+            lake, settings.StoreSettings(log.store.url), start="earliest", tables=["public.t", "public.u"]
+        )
         with delivering.stepper() as stepper:
             following = FollowedLake(log, lake, stepper)
             for number, free in enumerate((None, 0, 4, 12, 20, 32)):

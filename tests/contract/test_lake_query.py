@@ -14,7 +14,7 @@ from psycopg import sql
 from tests import oracle
 from tests.contract.delivery_driver import Crash, DeliveryDriver, crashing
 from tests.contract.destinations import difference
-from tests.contract.lake import Lake
+from tests.contract.lake import Lake, engine
 from tests.contract.scenario import Scenario, Table
 from tests.e2e.captured_database import captured
 from tests.fixtures.postgres import Database
@@ -120,12 +120,30 @@ def test_conditions_find_the_same_rows_as_at_the_source(database: Database, tmp_
             log.execute(*filter(str.strip, statements.split(";")))
             log.catch_up()
             delivering.deliver(planner.latest_offset(delivering.reader))
+            with _make_server(lake) as server, _connect(server) as ours:
+                _assert_size_is_known(log.connection, ours, lake)
         log.connection.execute("SET timezone = 'UTC'")
         with _make_server(lake) as server, _connect(server) as ours:
             for condition in _FILTERS:
                 query = f"SELECT count(*), sum(id), min(id) FROM filtered WHERE {condition}".encode()
                 answers = [connection.execute(query).fetchone() for connection in (ours, log.connection)]
                 assert answers[0] == answers[1], condition
+
+
+def _assert_size_is_known(theirs: psycopg.Connection[Any], ours: psycopg.Connection[Any], lake: Lake) -> None:
+    """Deleted rows do not count, and the size is that of the live files and their deletion vectors."""
+    query = "SELECT reltuples, pg_table_size(oid) FROM pg_class WHERE relname = 'filtered'"
+    rows, size = ours.execute(query.encode()).fetchone() or (-1, 0)
+    assert (rows,) == theirs.execute("SELECT count(*) FROM filtered").fetchone()
+    (table,) = (table for table in lake.point().tables if table.table == "filtered")
+    live = engine().execute(
+        "SELECT DISTINCT content, file_path FROM iceberg_metadata(?) WHERE status <> 'DELETED'", [table.metadata]
+    )
+    sizes: Counter[bool] = Counter()
+    for content, path in live.fetchall():
+        sizes[content == "EXISTING"] += Path(path.removeprefix("file://")).stat().st_size
+    vectors = size - sizes[True]
+    assert 0 < vectors <= sizes[False] if sizes[False] else vectors == 0
 
 
 @pytest.mark.soak

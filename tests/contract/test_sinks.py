@@ -46,13 +46,12 @@ from tests.contract.valkey_streams import ValkeyStreams
 from tests.contract.webhook_receiver import HttpReceiver, WebhookReceiver
 from tests.fixtures.postgres import drop_database, make_database
 
-from tailrace.change import Change, Lsn, Position
+from tailrace.change import Lsn, Position
 from tailrace.delivery import step as stepping
 from tailrace.delivery.contract import State
 from tailrace.errors import StoreError
 from tailrace.log import planner
 from tailrace.log.planner import BatchLimits
-from tailrace.log.snapshot import MARKER_PREFIX
 
 SINKS = [
     *("mirror", "staged", "history", "lake", "jsonl", "parquet"),
@@ -320,11 +319,8 @@ def test_a_rewind_delivers_again_from_there(destination: Destination, scenario: 
     state = delivering.deliver(scenario.end)
     start = scenario.marks[1]
     first = next(c for p, c in scenario.changes.items() if p.commit_lsn >= start.lsn)
-    expected = [
-        change
-        for change in expected_changes(scenario, State(state.cursor, delivering.tables), delivering.began or Lsn(0))
-        if _is_delivered(destination, change)
-    ]
+    state = State(state.cursor, delivering.tables)
+    expected = list(expected_changes(scenario, state, delivering.began or Lsn(0)))
     for where in ("snapshot", str(start.lsn), first.committed_at.isoformat()):
         before = Counter(_positions(destination))
         with delivering.stepper() as one:
@@ -359,11 +355,6 @@ def test_one_table_is_reloaded(destination: Destination, scenario: Scenario, tmp
     delivering.assert_holds(scenario, scenario.marks[-1], delivering.deliver(scenario.end))
 
 
-def _is_delivered(destination: Place, change: Change) -> bool:
-    """Message sinks do not deliver Tailrace's own markers."""
-    return not isinstance(destination, MessageDestination) or change.prefix != MARKER_PREFIX
-
-
 def _positions(destination: Place) -> list[Position]:
     """The positions of all events, if the destination receives events."""
     return [record.position for record in destination.records()] if isinstance(destination, EVENT_DESTINATIONS) else []
@@ -376,11 +367,7 @@ def test_changes_without_snapshots_from_a_given_start(
         pytest.skip("destinations that keep tables start with their rows")
     mark = scenario.marks[2]
     oid = mark.tables["public", "accounts"].oid
-    changes = [
-        c
-        for c in scenario.changes.values()
-        if (c.relation is None or c.relation.oid == oid) and _is_delivered(destination, c)
-    ]
+    changes = [c for c in scenario.changes.values() if c.relation is None or c.relation.oid == oid]
     first = next(c for c in changes if c.position.commit_lsn >= mark.lsn)
     floors = {"earliest": Lsn(0), "latest": mark.lsn, str(mark.lsn): mark.lsn, first.committed_at.isoformat(): mark.lsn}
     for number, (start, floor) in enumerate(floors.items()):

@@ -27,7 +27,7 @@ from tests.contract.scenario import Mark, Scenario
 
 from tailrace.change import Change, Lsn, Position
 from tailrace.delivery.contract import State
-from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.log.ddl_message import OWN_PREFIXES
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(bytes(range(100, 124))).decode()
@@ -298,7 +298,7 @@ class WebhookReceiver(MessageDestination):
     def assert_changes(self, changes: Iterable[Change], *, again: bool = False) -> None:
         """Assert that the receiver accepted exactly these changes: once, or at least once if `again`. They arrived in
         order for each key, and repetitions are equal."""
-        expected = {c.position: c for c in changes if c.relation is not None or c.prefix != MARKER_PREFIX}
+        expected = {c.position: c for c in changes if c.prefix not in OWN_PREFIXES}
         self._assert_ids(self.received())
         found: dict[Position, Any] = {}
         records = list(self.records())

@@ -17,10 +17,15 @@ from tailrace.lake.point import SnapshotSummary
 class IcebergSnapshot:
     id: int
     parent: int | None
+    sequence: int
     time: datetime
     schema_id: int | None
     summary: SnapshotSummary | None
     """None if Tailrace did not write the snapshot."""
+    rows: int | None = None
+    """Rows that are not deleted; None if the snapshot does not say."""
+    bytes: int | None = None
+    """The size of its data files and deletes; None if the snapshot does not say."""
 
     @property
     def label(self) -> str:
@@ -61,19 +66,33 @@ class TableMetadata:
         return {}
 
     def ancestry(self, snapshot: int | None) -> tuple[IcebergSnapshot, ...]:
-        """The snapshots from the oldest one still present to this one."""
+        """The snapshots that led to this one and are still present, oldest first. Some in between may have expired."""
         if snapshot not in self._ancestries:
             found: list[IcebergSnapshot] = []
-            at = snapshot
-            while at is not None and at in self.snapshots:
-                found.append(self.snapshots[at])
-                at = found[-1].parent
+            at = self.snapshots.get(snapshot) if snapshot is not None else None
+            while at is not None:
+                found.append(at)
+                at = self._before(at)
             self._ancestries[snapshot] = tuple(reversed(found))
         return self._ancestries[snapshot]
+
+    def _before(self, snapshot: IcebergSnapshot) -> IcebergSnapshot | None:
+        if snapshot.parent is None or snapshot.parent in self.snapshots:
+            return self.snapshots[snapshot.parent] if snapshot.parent is not None else None
+        # What another writer added was rolled back, or the sink would have stopped.
+        older = [s for s in self.snapshots.values() if s.sequence < snapshot.sequence and s.summary is not None]
+        return max(older, key=lambda s: s.sequence, default=None)
 
     def columns(self, snapshot: int | None) -> Mapping[str, Any]:
         """Column name → Iceberg type, as of that snapshot."""
         return self.schemas[self._schema(snapshot)]
+
+    def size(self, snapshot: int | None) -> tuple[int | None, int | None]:
+        """The rows and the bytes of the table at that snapshot; None for what is not known."""
+        if snapshot is None:
+            return 0, 0
+        found = self.snapshots.get(snapshot)
+        return (found.rows, found.bytes) if found is not None else (None, None)
 
     def added_columns(self, snapshot: int | None) -> frozenset[str]:
         """Columns that the table did not begin with, in lower case: some files may lack them."""
@@ -87,8 +106,24 @@ class TableMetadata:
 
 def _snapshot(raw: dict[str, Any]) -> IcebergSnapshot:
     time = datetime.fromtimestamp(raw["timestamp-ms"] / 1000, UTC)
-    summary = SnapshotSummary.from_dict(raw.get("summary") or {})
+    entries = raw.get("summary") or {}
+    summary = SnapshotSummary.from_dict(entries)
     if summary is not None and summary.committed_at is None:
         # Loaded before the log had a transaction: its rows existed at the latest when it was written.
         summary = replace(summary, committed_at=time)
-    return IcebergSnapshot(raw["snapshot-id"], raw.get("parent-snapshot-id"), time, raw.get("schema-id"), summary)
+    parent, sequence = raw.get("parent-snapshot-id"), raw.get("sequence-number", 0)
+    rows, size = _live_rows(entries), _total(entries, "total-files-size")
+    return IcebergSnapshot(raw["snapshot-id"], parent, sequence, time, raw.get("schema-id"), summary, rows, size)
+
+
+def _live_rows(summary: Mapping[str, str]) -> int | None:
+    """The rows that are left, unless equality deletes remove an unknown number of them."""
+    records, positions = _total(summary, "total-records"), _total(summary, "total-position-deletes")
+    if records is None or positions is None or _total(summary, "total-equality-deletes") != 0:
+        return None
+    return records - positions if positions <= records else None
+
+
+def _total(summary: Mapping[str, str], key: str) -> int | None:
+    text = summary.get(key, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

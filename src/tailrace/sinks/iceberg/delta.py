@@ -21,7 +21,7 @@ from tailrace.change import Relation
 from tailrace.images import Images, record_batch
 from tailrace.log import typed_columns
 from tailrace.log.decoding import TableChanges
-from tailrace.sinks.iceberg.fingerprint import Fingerprints, Seed, fingerprints
+from tailrace.sinks.iceberg.fingerprint import Fingerprints, HashKey, fingerprints
 from tailrace.sinks.iceberg.iceberg_schema import may_be_special, stored_columns
 from tailrace.state.cast import column_texts
 from tailrace.state.evolution import specials
@@ -96,14 +96,16 @@ class TableDelta:
         return [*([self.inserted] if self.inserted else []), *(incomplete.rows for incomplete in self.incomplete)]
 
 
-def mirror_delta(changes: TableChanges, seed: Seed, *, is_load: bool) -> TableDelta:
+def mirror_delta(changes: TableChanges, hash_key: HashKey, *, is_load: bool) -> TableDelta:
     """The effect of a run of changes on a mirror. `is_load`: they are a snapshot's rows."""
     base = _empty_delta(changes)
     if changes.is_truncate:
         return replace(base, is_truncate=True)
     if is_load:
         return replace(base, inserted=StoredRows.of(changes.new, changes.relation))
-    return _keyed_delta(changes, base, seed) if has_key(changes.relation) else _keyless_delta(changes, base, seed)
+    return (
+        _keyed_delta(changes, base, hash_key) if has_key(changes.relation) else _keyless_delta(changes, base, hash_key)
+    )
 
 
 def changelog_delta(changes: TableChanges) -> TableDelta:
@@ -129,7 +131,7 @@ def _empty_delta(changes: TableChanges) -> TableDelta:
     return TableDelta(changes.relation, changes.target, changes.span, last)
 
 
-def _keyed_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
+def _keyed_delta(changes: TableChanges, base: TableDelta, hash_key: HashKey) -> TableDelta:
     relation, folded = changes.relation, fold(_with_comparable_texts(changes))
     is_incomplete = np.zeros(len(folded), np.bool_)
     for entries, source in folded.fills.values():
@@ -139,9 +141,9 @@ def _keyed_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDe
     inserted = ~folded.is_deleted & ~is_incomplete
     parts: dict[str, Any] = {}
     if deleted.any():
-        parts["deleted"] = _keys(changes, folded.origin[deleted], seed)
+        parts["deleted"] = _keys(changes, folded.origin[deleted], hash_key)
     if is_incomplete.any():
-        parts["incomplete"] = tuple(_incomplete_rows(changes, folded, np.flatnonzero(is_incomplete), seed))
+        parts["incomplete"] = tuple(_incomplete_rows(changes, folded, np.flatnonzero(is_incomplete), hash_key))
     if inserted.any():
         is_all = folded.is_inserted.all() and len(folded) == len(changes)
         new = changes.new if is_all else final_images(changes, folded, inserted)
@@ -150,13 +152,13 @@ def _keyed_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDe
     return replace(base, **parts)
 
 
-def _keyless_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> TableDelta:
+def _keyless_delta(changes: TableChanges, base: TableDelta, hash_key: HashKey) -> TableDelta:
     relation, copies = changes.relation, fold_copies(_with_comparable_texts(changes))
     more, fewer = copies.delta > 0, copies.delta < 0
     parts: dict[str, Any] = {}
     if fewer.any():
         rows = StoredRows.of(copied_rows(changes, copies, fewer), relation)
-        parts["deleted"] = row_fingerprints(rows.arrays, rows.special, relation, seed, rows.count)
+        parts["deleted"] = row_fingerprints(rows.arrays, rows.special, relation, hash_key, rows.count)
         parts["copies"] = -copies.delta[fewer]
     if more.any():
         entries = np.repeat(np.flatnonzero(more), copies.delta[more])
@@ -164,14 +166,16 @@ def _keyless_delta(changes: TableChanges, base: TableDelta, seed: Seed) -> Table
     return replace(base, **parts)
 
 
-def _incomplete_rows(changes: TableChanges, folded: NetChanges, entries: I64, seed: Seed) -> Iterator[IncompleteRows]:
+def _incomplete_rows(
+    changes: TableChanges, folded: NetChanges, entries: I64, hash_key: HashKey
+) -> Iterator[IncompleteRows]:
     """Rows grouped by their unsent columns."""
     for unsent, which, rows in group_by_unsent(final_images(changes, folded, entries)):
-        replaced = _keys(changes, folded.origin[entries[which]], seed)
+        replaced = _keys(changes, folded.origin[entries[which]], hash_key)
         yield IncompleteRows(unsent, replaced, StoredRows.of(rows, changes.relation))
 
 
-def _keys(changes: TableChanges, origin: I64, seed: Seed) -> Fingerprints:
+def _keys(changes: TableChanges, origin: I64, hash_key: HashKey) -> Fingerprints:
     """Fingerprints of the keys that the rows had before these changes."""
     has_old = changes.old.present[origin]
     prints = np.empty((len(origin), 2), np.uint64)
@@ -179,12 +183,12 @@ def _keys(changes: TableChanges, origin: I64, seed: Seed) -> Fingerprints:
         if mask.any():
             rows = images_.take(origin[mask])
             arrays, special = stored_columns(rows, changes.relation)
-            prints[mask] = row_fingerprints(arrays, special, changes.relation, seed, len(rows))
+            prints[mask] = row_fingerprints(arrays, special, changes.relation, hash_key, len(rows))
     return prints
 
 
 def row_fingerprints(
-    arrays: Sequence[pa.Array], special: pa.MapArray | None, relation: Relation, seed: Seed, count: int
+    arrays: Sequence[pa.Array], special: pa.MapArray | None, relation: Relation, hash_key: HashKey, count: int
 ) -> Fingerprints:
     """Fingerprints that identify rows: of the key's values, or of all values, with the texts of special ones."""
     places = key_columns(relation) if has_key(relation) else range(len(relation.columns))
@@ -194,7 +198,7 @@ def row_fingerprints(
         found.append(arrays[place])
         if may_be_special(column):
             found.append(_special_texts(special, column.name, count))
-    return fingerprints(found, count, seed)
+    return fingerprints(found, count, hash_key)
 
 
 def _special_texts(special: pa.MapArray | None, name: str, count: int) -> pa.StringArray:

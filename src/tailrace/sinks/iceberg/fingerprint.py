@@ -1,7 +1,7 @@
 """128-bit fingerprints of keys or whole rows: long enough that two different ones never collide in practice.
 
-They locate a file's rows without reading the file again. The hash is fast and not cryptographic: it does not withstand
-somebody who chooses keys in order to make two collide.
+They locate a file's rows without reading the file again. The hash is SipHash-2-4 with a secret key, so that nobody who
+writes rows can choose two that collide.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import pyarrow.compute as pc
 
 Fingerprints = npt.NDArray[np.uint64]
 """Two 64-bit words for each row."""
-Seed = tuple[int, int]
+HashKey = tuple[int, int]
+"""The secret: two random 64-bit words, for as long as the sink is open."""
 
 
-def fingerprints(columns: Sequence[pa.Array], count: int, seed: Seed) -> Fingerprints:
+def fingerprints(columns: Sequence[pa.Array], count: int, key: HashKey) -> Fingerprints:
     """A fingerprint for each row. Rows have equal ones if all values are equal bit by bit; NULL equals NULL."""
     from tailrace.sinks.iceberg import kernel  # imported late: it loads the compiler
 
-    prints = np.empty((count, 2), np.uint64)
-    prints[:] = seed
+    states = np.empty((count, 5), np.uint64)
+    kernel.begin(states, np.array(key, np.uint64))
     for column in columns:
         for flat in _flat(column):
             valid = flat.is_valid().to_numpy(zero_copy_only=False)
             if pa.types.is_large_binary(flat.type):
                 offsets, data = _bytes(flat)
-                kernel.mix_bytes(prints, offsets, data, valid)
+                kernel.mix_bytes(states, offsets, data, valid)
             else:
-                kernel.mix_words(prints, flat.fill_null(0).to_numpy(), valid)
-    kernel.finish(prints)
+                kernel.mix_words(states, flat.fill_null(0).to_numpy(), valid)
+    prints = np.empty((count, 2), np.uint64)
+    kernel.finish(states, prints)
     return prints
 
 

@@ -52,9 +52,10 @@ class JavaCatalog:
             self._json = self.java.ObjectMapper()
             with _without_py4j_log():
                 java_properties = self.map(catalog_properties(options))
-            self._catalog = self.java.CatalogUtil.buildIcebergCatalog(
-                "lake", java_properties, context._jsc.hadoopConfiguration()
-            )
+            hadoop = context._jsc.hadoopConfiguration()
+            # Beside each local file Hadoop writes one with checksums, which nobody else reads: half of a lake's files.
+            self._jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
+            self._catalog = self.java.CatalogUtil.buildIcebergCatalog("lake", java_properties, hadoop)
 
     def close(self) -> None:
         with translate_java_errors("the catalog"):

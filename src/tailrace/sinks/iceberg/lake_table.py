@@ -23,7 +23,7 @@ from tailrace.lake.warehouse import Warehouse
 from tailrace.sinks.iceberg import datafile, deletion_vector
 from tailrace.sinks.iceberg.datafile import DataFile
 from tailrace.sinks.iceberg.delta import IncompleteRows, StoredRows, TableDelta, row_fingerprints
-from tailrace.sinks.iceberg.fingerprint import Fingerprints, Seed
+from tailrace.sinks.iceberg.fingerprint import Fingerprints, HashKey
 from tailrace.sinks.iceberg.iceberg_schema import TableSchema, new_table_schema
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
 from tailrace.sinks.iceberg.live_file import LiveFile, LiveFiles
@@ -58,7 +58,7 @@ class LakeContext:
     sink: str
     catalog: JavaCatalog
     warehouse: Warehouse
-    seed: Seed
+    hash_key: HashKey
     indexes: Path
 
     def owns(self, table: Any) -> bool:
@@ -305,7 +305,7 @@ class LakeTable:
         read = datafile.read(self._context.warehouse, file.location, [fields[place] for place in places])
         arrays = dict(zip(places, read, strict=True))
         whole = [arrays.get(place, pa.nulls(0)) for place in range(count)]
-        return row_fingerprints(whole, arrays.get(count), relation, self._context.seed, file.rows)
+        return row_fingerprints(whole, arrays.get(count), relation, self._context.hash_key, file.rows)
 
     def _add_incomplete(self, incomplete: IncompleteRows, delta: TableDelta) -> None:
         """Add rows with their unsent values taken from the rows that they replace."""

@@ -30,7 +30,7 @@ from tailrace.log import source_record
 from tailrace.log.decoding import TableChanges
 from tailrace.sinks.iceberg import delta, properties
 from tailrace.sinks.iceberg.catalog_check import catalog_findings
-from tailrace.sinks.iceberg.fingerprint import Seed
+from tailrace.sinks.iceberg.fingerprint import HashKey
 from tailrace.sinks.iceberg.iceberg_schema import TableSchema, new_table_schema
 from tailrace.sinks.iceberg.java_catalog import JavaCatalog
 from tailrace.sinks.iceberg.java_error import translate_java_errors
@@ -78,7 +78,7 @@ class IcebergSink(BaseSink):
         self._lake: _OpenLake | None = None
         self._cached_warehouse: Warehouse | None = None
         self._generation = ""
-        self._seed: Seed = (0, 0)
+        self._hash_key: HashKey = (0, 0)
         self._targets: Mapping[tuple[int, Kind], WriteTarget] = {}
 
     @property
@@ -105,11 +105,10 @@ class IcebergSink(BaseSink):
             found = point.load(self._warehouse.store, self.name)
             source = source_record.load(Store.open(self._context.store.url, self._context.store.options))
             self._generation = found.lake if found else secrets.token_hex(4)
-            # Random: whoever writes rows must not be able to choose keys whose fingerprints collide.
-            self._seed = secrets.randbits(64), secrets.randbits(64)
+            self._hash_key = secrets.randbits(64), secrets.randbits(64)
             catalog = JavaCatalog(self._options)
             indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
-            context = LakeContext(self.name, catalog, self._warehouse, self._seed, indexes)
+            context = LakeContext(self.name, catalog, self._warehouse, self._hash_key, indexes)
             tables = TableRegistry(context, self._generation)
             pool = ThreadPoolExecutor(_THREADS, f"lake {self.name}")
             database = str(source["database"]) if source else ""
@@ -188,7 +187,9 @@ class IcebergSink(BaseSink):
             run = run.take(run.at.commit_lsn >= target.floor)
             if not len(run):
                 return None
-        full = delta.mirror_delta(run, self._seed, is_load=is_load) if kind == "mirror" else delta.changelog_delta(run)
+        full = (
+            delta.mirror_delta(run, self._hash_key, is_load=is_load) if kind == "mirror" else delta.changelog_delta(run)
+        )
         has_special = any(rows.special is not None for rows in full.contents)
         null_keys = tuple(dict.fromkeys(name for rows in full.contents for name in rows.null_keys(run.relation)))
         committed_at_us = int(run.at.committed_at_us.max(initial=0))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from tailrace.lake.metadata import TableMetadata
+from tailrace.lake.metadata import IcebergSnapshot, TableMetadata
 from tailrace.lake.options import IcebergOptions
 from tailrace.sinks.iceberg import file_merge
 from tailrace.sinks.iceberg.lake_table import LakeContext, LakeTable
@@ -33,6 +33,9 @@ _MIN_DELETED: Final = 10_000
 _RUN_S: Final = 2.0
 """The duration of a run, about that of one task. Afterwards the next step is more urgent."""
 _EXPIRE_S: Final = 60.0
+EVERY_STEP: Final = timedelta(minutes=10)
+"""How long each step's snapshot stays: twice as long as a statement of the query server may take. Of older ones two a
+minute stay. A commit writes the list of them all, so an hour of one a second would be 1.5 MB for each change."""
 _ORPHANS_S: Final = 24 * 3600.0
 _FIRST_ORPHANS_S: Final = 3600.0
 _ORPHAN_AGE: Final = timedelta(days=1)
@@ -82,8 +85,10 @@ class TableMaintenance:
     def _expire(self, table: LakeTable) -> bool:
         if not self._is_due(table, "expire", _EXPIRE_S, _EXPIRE_S):
             return False
-        cutoff = datetime.now(UTC) - timedelta(minutes=self._options.history_minutes)
-        old = superseded_snapshots(history(self._context, table), cutoff)
+        now = datetime.now(UTC)
+        known = history(self._context, table)
+        old = superseded_snapshots(known, now - timedelta(minutes=self._options.history_minutes))
+        old = [*old, *thinned_snapshots(known[len(old) :], now - EVERY_STEP)]
         if old:
             expire(table, old)
             _log.debug("%s: expired %s snapshots", table.name, len(old))
@@ -110,9 +115,28 @@ def is_worth_compacting(totals: Mapping[str, int]) -> bool:
     return files - size // FILE_BYTES >= _MANY_FILES or (deleted >= _MIN_DELETED and deleted >= _DELETED_SHARE * rows)
 
 
-def superseded_snapshots(history: Sequence[tuple[int, datetime]], cutoff: datetime) -> list[int]:
+def superseded_snapshots(history: Sequence[IcebergSnapshot], cutoff: datetime) -> list[int]:
     """Snapshots that had been replaced by a newer one at the cutoff. `history` is ordered by time."""
-    return [id_ for id_, time in history if time < cutoff][:-1]
+    return [snapshot.id for snapshot in history if snapshot.time < cutoff][:-1]
+
+
+def thinned_snapshots(history: Sequence[IcebergSnapshot], before: datetime) -> list[int]:
+    """Of snapshots older than `before`, all but the first and the last of each minute.
+
+    A minute is one of the source's commit times, so that all tables keep the same step. With its first snapshot, it is
+    known until when a table stayed as it was at the end of the minute before.
+    """
+    minutes = [_minute(snapshot) for snapshot in history]
+    return [
+        history[i].id
+        for i in range(1, len(history) - 1)
+        if history[i + 1].time < before and minutes[i - 1] == minutes[i] == minutes[i + 1]
+    ]
+
+
+def _minute(snapshot: IcebergSnapshot) -> datetime:
+    committed_at = snapshot.summary.committed_at if snapshot.summary is not None else None
+    return (committed_at or snapshot.time).replace(second=0, microsecond=0)
 
 
 def merge(context: LakeContext, table: LakeTable, limit: int) -> int:
@@ -184,7 +208,7 @@ def _totals(table: LakeTable) -> dict[str, int]:
     return {key: int(value) for key, value in found.items() if value is not None}
 
 
-def history(context: LakeContext, table: LakeTable) -> list[tuple[int, datetime]]:
-    """The ids and times of the snapshots that lead to the current one, oldest first."""
+def history(context: LakeContext, table: LakeTable) -> Sequence[IcebergSnapshot]:
+    """The snapshots that led to the current one, oldest first."""
     metadata = TableMetadata.parse(context.warehouse.get(table.metadata), table.metadata)
-    return [(snapshot.id, snapshot.time) for snapshot in metadata.ancestry(metadata.current_snapshot)]
+    return metadata.ancestry(metadata.current_snapshot)
