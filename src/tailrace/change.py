@@ -96,7 +96,9 @@ UPSERT: Final = "u"
 may find none. PostgreSQL has no such relations."""
 
 OPERAND: Final = "operand"
-"""The column of an `UPSERT` relation that has the operand of a merge. The value after the merge is not known."""
+"""The column of an `UPSERT` relation that has the operand of a merge."""
+MERGED: Final = "value"
+"""The column of an `UPSERT` relation that has the value after a merge. It is NULL if that is not known."""
 
 OWN: Final = "Tailrace:"
 """The start of the comment on each of Tailrace's own tables, such as a sink's cursor in the captured database."""

@@ -112,3 +112,7 @@ def test_the_log_begins_at_its_first_change(store: Store) -> None:
     server.transaction(2)
     capture.add(server.frames())
     assert meter.begin() == server.sent[0].commit_lsn
+    # A sink that has delivered nothing has the log before it, and not all WAL that the server ever wrote.
+    end = meter.follow()
+    lag = meter.backlog("sink", Lsn(0)).lag(Lsn(0), NOW_S)
+    assert lag.bytes == end - server.sent[0].commit_lsn

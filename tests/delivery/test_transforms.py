@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.capturing import CaptureThread, configured, current_lsn
 from tests.fixtures.postgres import Database
 from tests.pgoutput import read
+from tests.sinks.messages import runs
 
 from tailrace.change import UNCHANGED, Column, Image, Relation, Type
 from tailrace.delivery.sink_settings import SinkSettings
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import ConfigError
 from tailrace.log import planner
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import OPERATIONS, ChangeFilter, LogicalMessages, TableChanges, chunks
 from tailrace.log.reader import LogReader
 from tailrace.pgoutput import message
@@ -429,3 +432,12 @@ def test_values_of_added_columns_in_older_rows_are_masked() -> None:
 def test_tables_that_are_not_delivered_have_no_load() -> None:
     assert shaping().load(RELATION) == (RELATION, ("public", "orders"))
     assert shaping(tables=("other.*",)).load(RELATION) is None
+
+
+def test_messages_of_tailrace_itself_are_not_delivered() -> None:
+    prefixes = ("app", *sorted(OWN_PREFIXES))
+    messages = runs.logical_messages(*((prefix, prefix.encode()) for prefix in prefixes))
+    (delivered,) = shaping().apply([messages])
+    assert isinstance(delivered, LogicalMessages)
+    assert (delivered.prefix, delivered.content) == (("app",), (b"app",))
+    assert shaping().apply([messages.take(np.array([False, True, True]))]) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.log.stream import Server, write
+from tests.log.test_planner import crashing
 
 from tailrace.change import Change, Operation
 from tailrace.errors import ConfigError
@@ -87,9 +88,12 @@ def test_all_matches_are_found_newest_first(tmp_path: Path, seed: int) -> None:
 
 def test_what_is_not_committed_is_not_found(tmp_path: Path) -> None:
     """Rows of a transaction whose commit is not in the log yet, or that is void, are in segments too."""
-    for seed in range(3):
+    for seed in range(4):
         store = Store.open((tmp_path / str(seed)).as_uri())
-        write(store, Server(seed).work(12), most=2)
+        if seed % 2:
+            crashing(store, Server(seed).work(12), seed)
+        else:
+            write(store, Server(seed).work(12), most=2)
         reader = LogReader(store)
         expected = [change.position for change in reader.changes()]
         found = [e.change.position for r in _walk(reader, ChangeCriteria(), SearchLimits(1000)) for e in r.found]

@@ -56,7 +56,8 @@ class DashboardScene:
         known = SinkStatus.initial("replica", "postgres", "running")
         end = LogReader(self.store).end_lsn()
         sink = replace(
-            known, state=state, cursor=end, changes=self.delivered, steps=self.delivered, latency_seconds=0.12,
+            known, state=state, cursor=end, changes=self.delivered, steps=self.delivered,
+            latency_seconds=0.12, seal_latency_seconds=0.05,
             dead_letters=len(list(self.store.list("cursors/replica/dead_letters"))), updated_at=datetime.now(UTC),
         )  # fmt: skip
         return Overview(capture=CaptureStatus("streaming", durable_lsn=end, received_lsn=end), sinks=[sink])

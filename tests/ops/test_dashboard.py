@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tests.ops.dashboard_scene import DashboardScene
 
 from tailrace.delivery import control, dead_letters
 from tailrace.embedded.process import wait_until
+from tailrace.log.reader import LogReader
 from tailrace.ops.metric_history import INTERVAL_S
 from tailrace.settings import Secret
+from tailrace.verify.record import VerificationRecord
 
 ODD = "<img src=x onerror=alert(1)>"
 TABLES = (
@@ -47,6 +50,8 @@ def scene(database: Database, tmp_path: Path) -> DashboardScene:
         "UPDATE lines SET article = 'Lamp' WHERE order_id = 1 AND line = 2",
     )
     scene.add_dead_letter(next(change for change in changes if change.table == "orders"))
+    at = changes[0].position.commit_lsn
+    VerificationRecord("replica", datetime.now(UTC), at, 40, 2, 3, 0, seconds=1.0).save(scene.store)
     now, overview = time.time(), scene.overview()
     for sample in range(170):
         scene.delivered += (sample * 37) % 91 if sample % 60 > 8 else 0
@@ -71,8 +76,9 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.open(url)
         page.wait_for("healthy")
         page.wait_for("Throughput")
-        page.wait("document.querySelectorAll('.uplot canvas').length === 4")
+        page.wait("document.querySelectorAll('.uplot canvas').length === 5")
         assert "replica" in page.text
+        page.wait_for("2 of 40 rows differ")
         _picture(page, "overview")
 
         # Pause, with the keyboard; the button stays where the focus is.
@@ -115,6 +121,15 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.wait_for("version 2 of 3")
         assert "12.50" in page.run("document.querySelector('.compare').innerText")
         _picture(page, "row")
+
+        # All changes, a page after the other: none is lost, and none comes twice.
+        page.open(f"{url}/#/changes")
+        page.wait("document.querySelectorAll('.changes > li').length === 50")
+        page.click("Go on")
+        page.wait_for("That is all that the log has")
+        shown = page.run("[...document.querySelectorAll('.changes > li .what')].map((each) => each.innerText.trim())")
+        assert len(shown) == sum(1 for _ in LogReader(scene.store).changes())
+        assert {f"public.customers id={number}" for number in range(1, 31)} <= set(shown)
 
         # A key of two columns, typed into the filter.
         page.open(f"{url}/#/changes")

@@ -237,6 +237,22 @@ def test_control_requests_need_the_token() -> None:
         assert fake.is_shut_down.wait(10)
 
 
+def test_behind_a_proxy_nobody_is_local() -> None:
+    fake = FakeService()
+    forwarded = ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"Via": "1.1 proxy"})
+    for token in (None, Secret("s3cret")):
+        with serving(fake, token=token) as client:
+            for headers in forwarded:
+                assert client.get("/status", headers=headers).status_code == 401, headers
+                assert client.get("/changes", headers=headers).status_code == 401, headers
+                assert client.post("/shutdown", headers=headers).status_code == 401, headers
+                assert client.get("/live", headers=headers).status_code == 200, headers
+    with serving(fake, token=Secret("s3cret")) as client:
+        right = {"Authorization": "Bearer s3cret"}
+        assert client.get("/status", headers=forwarded[0] | right).status_code == 200
+    assert not fake.is_shut_down.is_set()
+
+
 def test_other_hosts_than_loopback_need_a_token() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         with pytest.raises(ConfigError, match="shut Tailrace down") as caught:

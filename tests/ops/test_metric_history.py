@@ -25,8 +25,8 @@ def _series(history: MetricHistory, name: str, seconds: float = 3600) -> list[fl
 def test_unknown_stays_unknown() -> None:
     history, now = MetricHistory(Overview), time.time() - 60
     samples: list[dict[str, Any]] = [
-        {"changes": 100, "steps": 1, "lag_seconds": 1.5, "latency_seconds": 0.2},
-        {"changes": 150, "steps": 2, "lag_seconds": None, "latency_seconds": 0.3},
+        {"changes": 100, "steps": 1, "lag_seconds": 1.5, "latency_seconds": 0.2, "seal_latency_seconds": 0.1},
+        {"changes": 150, "steps": 2, "lag_seconds": None, "latency_seconds": 0.3, "seal_latency_seconds": 0.2},
         {"changes": 150, "steps": 2, "lag_seconds": 0.0, "latency_seconds": 0.3},
         {"changes": 10, "steps": 1, "lag_seconds": 0.0, "latency_seconds": 0.4},
     ]
@@ -36,6 +36,7 @@ def test_unknown_stays_unknown() -> None:
     assert _series(history, "changes_per_second") == [None, 10.0, 0.0, None], "the first, and after a restart"
     assert _series(history, "lag_seconds") == [1.5, None, 0.0, 0.0]
     assert _series(history, "latency_seconds") == [None, 0.3, None, None], "only where a step was delivered"
+    assert _series(history, "seal_latency_seconds") == [None, 0.2, None, None]
     silent = _overview(now - 100, changes=10, steps=1)
     history.add(silent, now + 5 * INTERVAL_S)
     assert _series(history, "changes_per_second")[-1] is None, "its process reports nothing"

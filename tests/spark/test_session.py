@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,21 @@ def test_the_session_runs_python_and_returns_columns(spark: SparkSession) -> Non
 def test_a_process_has_one_session(spark: SparkSession) -> None:
     settings = {"spark.sql.shuffle.partitions": "4"}
     assert session(settings=settings).sparkContext is spark.sparkContext
+
+
+def test_other_users_of_the_machine_reach_neither_sparks_ports_nor_its_files(spark: SparkSession) -> None:
+    with socket.create_connection(("127.0.0.1", int(spark.conf.get("spark.driver.port") or 0)), 30) as connection:
+        request = struct.pack("!bqi", 3, 1, 8) + b"\xac\xed\0\x05sr\0\x01"  # serialised Java
+        connection.sendall(struct.pack("!q", 8 + len(request)) + request)
+        answer = b""
+        while b"\n" not in answer and (more := connection.recv(4096)):
+            answer += more
+    assert b"SASL" in answer, "Spark deserialised what anyone may send"
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    directory = Path(jvm.java.lang.System.getProperty("java.io.tmpdir"))
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert [*directory.glob(".*.sock")], "Spark's sockets are elsewhere"
 
 
 def test_secrets_in_settings_are_refused_before_the_start() -> None:

@@ -1,8 +1,8 @@
 """Lag: how far a sink is behind the log. Computed here and nowhere else.
 
-Lag in bytes is the WAL between the sink's cursor and the end of the log. Lag in seconds is the age of the oldest change
-that is not delivered; it is as exact as a segment, which a busy source fills in 50 ms. Both are 0 when everything is
-delivered, and None as long as nobody knows.
+Lag in bytes is the WAL between the sink's cursor and the end of the log, if the source's LSNs count bytes. Lag in
+seconds is the age of the oldest change that is not delivered; it is as exact as a segment, which a busy source fills in
+50 ms. Both are 0 when everything is delivered, and None as long as nobody knows.
 
 The log and a cursor are enough: `LagMeter` measures in any process that reaches the store. So the lag of a sink that
 hangs, or does not run, is known too.
@@ -42,6 +42,10 @@ class Backlog:
     """When the oldest undelivered change was committed, in microseconds since 1970; None when there is none."""
     has_gap: bool = False
     """The log no longer has the oldest undelivered change: its age is not known."""
+    counts_bytes: bool = True
+    """The source's LSNs count bytes of WAL. SlateDB's count batches, so that a difference has no size."""
+    log_begin: Lsn = _LSN_ZERO
+    """Where the log begins, for a sink at 0: it has the log before it, and not all that the server ever wrote."""
 
     def lag(self, cursor: Lsn | None, now_s: float) -> Lag:
         """Compute a sink's lag.
@@ -55,10 +59,13 @@ class Backlog:
         if cursor >= self.log_end:
             return Lag(0, 0.0)
         if self.has_gap:
-            return Lag(max(self.log_end - cursor, 0), None)
+            return Lag(self._bytes(cursor), None)
         if self.oldest_us is None:
             return Lag(0, 0.0)
-        return Lag(max(self.log_end - cursor, 0), max(now_s - self.oldest_us / 1e6, 0.0))
+        return Lag(self._bytes(cursor), max(now_s - self.oldest_us / 1e6, 0.0))
+
+    def _bytes(self, cursor: Lsn) -> int | None:
+        return max(self.log_end - max(cursor, self.log_begin), 0) if self.counts_bytes else None
 
 
 class LagMeter:
@@ -67,6 +74,7 @@ class LagMeter:
     def __init__(self, store: Store) -> None:
         self._reader = LogReader(store)
         self._end: Offset | None = None
+        self._has_wal_lsns: bool | None = None
         self._offsets: dict[str, Offset] = {}
         """By sink: its cursor as an offset of the log. To find one anew takes a listing of the log."""
 
@@ -88,9 +96,11 @@ class LagMeter:
             offset = self._offset(sink, cursor)
             batch = planner.next_batch(self._reader, offset, BatchLimits(1, 1), across_gaps=True)
         except GapError:
-            return Backlog(self._end.lsn, has_gap=True)
+            return Backlog(self._end.lsn, has_gap=True, counts_bytes=self._counts_bytes())
         header = self._reader.header(batch.slices[0].segment) if batch.slices else None
-        return Backlog(self._end.lsn, header.first_committed_at_us if header else None)
+        begin = (self.begin() or _LSN_ZERO) if cursor == 0 else _LSN_ZERO
+        oldest_us = header.first_committed_at_us if header else None
+        return Backlog(self._end.lsn, oldest_us, counts_bytes=self._counts_bytes(), log_begin=begin)
 
     def begin(self) -> Lsn | None:
         """Return where the log begins; None if it is empty."""
@@ -99,6 +109,15 @@ class LagMeter:
         if header is None:
             return None
         return header.end_lsn if header.first is None else header.first.commit_lsn
+
+    def _counts_bytes(self) -> bool:
+        if self._has_wal_lsns is None:
+            last = self._reader.last()
+            header = last.metadata() if last is not None else None
+            if header is None:
+                return False
+            self._has_wal_lsns = header.source.has_wal_lsns
+        return self._has_wal_lsns
 
     def _offset(self, sink: str, cursor: Lsn) -> Offset:
         known = self._offsets.get(sink)

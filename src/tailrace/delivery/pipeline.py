@@ -54,6 +54,10 @@ _LINGER_S: Final = 2.0
 _OPEN_S: Final = 10.0
 
 
+class QueryLostError(SinkError):
+    """No query can be started any more. The process ends, and says why once for all sinks."""
+
+
 class StepQuery(Protocol):
     """Carries steps: a streaming query of Spark's."""
 
@@ -240,7 +244,8 @@ class Pipeline:
             load_rows=None if load is None else load.rows,
             load_total_rows=None if load is None else load.total_rows,
             load_seconds_left=None if load is None else load.seconds_left,
-            latency_seconds=self._stepper.latency_s,
+            latency_seconds=self._stepper.latency.commit_s,
+            seal_latency_seconds=self._stepper.latency.seal_s,
         )
 
     def publish_status(self, meter: LagMeter) -> None:
@@ -525,7 +530,8 @@ class Pipeline:
         self._condition = "retrying"
         delay = self._backoff.next()
         self._retry_at = time.monotonic() + delay
-        _log.warning("sink %s: %s; retrying in %.1f s. %s", self.name, error, delay, error.hint)
+        level = logging.DEBUG if isinstance(error, QueryLostError) else logging.WARNING
+        _log.log(level, "sink %s: %s; retrying in %.1f s. %s", self.name, error, delay, error.hint)
 
     def _recover(self) -> None:
         self._condition = "loading" if self._stepper.rows_to_load else "running"

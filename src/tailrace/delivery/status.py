@@ -63,6 +63,8 @@ class SinkStatus:
     latency_seconds: float | None = None
     """From the commit at the source, by its clock, until the change was durable at the destination: of the oldest
     change in the last step. None if no step has delivered changes since the process started."""
+    seal_latency_seconds: float | None = None
+    """The same from when the store got the change's segment, by the store's clock. None also if nobody knows."""
 
     @classmethod
     def initial(cls, name: str, type: str, state: Condition) -> SinkStatus:

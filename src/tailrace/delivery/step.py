@@ -19,6 +19,7 @@ from tailrace.change import Lsn, Position, Relation
 from tailrace.delivery import cursors, repair
 from tailrace.delivery.contract import REWIND, Load, RecordsGaps, State, Step
 from tailrace.delivery.dead_letters import DeadLetters, find_change
+from tailrace.delivery.latency import LatencyMeter
 from tailrace.delivery.repair import Repair, RepairOutcome
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import SnapshotRows, StageTask, TaskResult, log_reader
@@ -87,12 +88,11 @@ class Stepper:
         self.state = State()
         self.changes = 0
         self.steps = 0
-        self.latency_s: float | None = None
-        """From the commit of the oldest change in the last step until the step was durable."""
         self._starts_at = configured.common.start or configured.sink.start
         self._settings = store
         self._store = Store.open(store.url, store.options)
         self._reader = log_reader(store)
+        self.latency = LatencyMeter(self._reader)
         self._snapshots = SnapshotReader(self._store)
         self._shaping = Shaping(configured.common)
         self._parallelism = parallelism
@@ -174,7 +174,7 @@ class Stepper:
 
     def commit(self, planned: PlannedStep, results: Sequence[TaskResult]) -> None:
         """Commit a step whose tasks have all run."""
-        step, oldest_us = planned.step, self._oldest_us(planned)
+        step = planned.step
         self.sink.commit(step, [result.receipt for result in results])
         self.state, self._offset = step.after, step.end if step.end.lsn == step.after.cursor else None
         self._pending = None
@@ -185,8 +185,7 @@ class Stepper:
             self._finish_repair(step.repair, applied=len(planned.tasks[0].repair))
         self.changes += sum(result.changes for result in results)
         self.steps += 1
-        if oldest_us is not None:
-            self.latency_s = max(time.time() - oldest_us / 1e6, 0.0)
+        self.latency.measure(planned)
         if planned.is_load:
             assert self._loads is not None
             del self._loads[: len(step.loads)]
@@ -195,14 +194,6 @@ class Stepper:
         if self._starts_at == "snapshot":
             self._meet_waiting_tables(planned)
         self._publish_cursor()
-
-    def _oldest_us(self, planned: PlannedStep) -> int | None:
-        """When the oldest change of a step was committed, as exact as a segment; None if it does not follow the log."""
-        if planned.is_load or planned.step.replays:
-            return None
-        slices = [s for task in planned.tasks for s in task.slices[:1]]
-        header = self._reader.header(slices[0].segment) if slices else None
-        return header.first_committed_at_us if header is not None else None
 
     def add_dead_letters(self, error: PoisonError) -> bool:
         """Make dead letters of the changes that an error names, if the settings say so or they were dead letters

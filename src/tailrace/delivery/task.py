@@ -19,7 +19,6 @@ from tailrace.delivery.contract import Load, Part, Receipt, Sink, Step
 from tailrace.delivery.transforms import Shaping
 from tailrace.errors import TailraceError
 from tailrace.log import decoding
-from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import ChangeFilter, LogicalMessages, TableChanges
 from tailrace.log.planner import Slice
 from tailrace.log.reader import LogReader
@@ -100,15 +99,14 @@ class StageTask:
 
 @dataclass
 class ChangeCounter:
-    """Counts the changes that pass, without Tailrace's own messages."""
+    """Counts the changes that pass."""
 
     on_changes: Callable[[int], None] = lambda _: None
     changes: int = 0
 
     def over(self, chunks: Iterator[decoding.Chunk]) -> Iterator[decoding.Chunk]:
         for chunk in chunks:
-            own = [p for part in chunk if isinstance(part, LogicalMessages) for p in part.prefix if p in OWN_PREFIXES]
-            self.changes += sum(map(len, chunk)) - len(own)
+            self.changes += sum(map(len, chunk))
             yield chunk
             self.on_changes(self.changes)
 

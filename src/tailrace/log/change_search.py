@@ -22,6 +22,7 @@ from tailrace.change import Change, Lsn, Operation, Position, Relation
 from tailrace.errors import ConfigError, CorruptError, GapError
 from tailrace.log.entry import decode_changes
 from tailrace.log.planner import Slice, segment_reaching
+from tailrace.log.read_ahead import ReadAhead
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import Header, SegmentContent
 from tailrace.log.trim import Trim
@@ -138,33 +139,39 @@ def search_back(
     bytes_read = 0
     is_complete = reader.completes_tail(start.segment)
     before = start.before
-    for id in range(min(start.segment, ids[-1]), ids[0] - 1, -1):
-        try:
-            header = reader.header(id)
-        except GapError:  # retention has removed it since the listing
-            break
-        if header is None:
-            raise CorruptError(f"segment {id} of {reader.store.url} is missing", "`tailrace log verify` says more")
-        if _is_before(header, criteria):
-            break
-        visible = header.rows if is_complete else header.committed_rows
-        if visible and _may_match(reader, header, criteria):
-            if bytes_read and bytes_read + header.payload_bytes > limits.bytes:
-                return SearchResult(tuple(found), searched_to, SearchCursor(id, before))
-            content = _content(reader, id)
-            bytes_read += header.payload_bytes
-            searched = Slice(id, 0, visible, header.payload_bytes)
-            for change in _matches(content, visible, criteria, before):
-                found.append(FoundChange(change, searched, _is_split(reader, header, content, change)))
-                if len(found) == limits.changes:
-                    return SearchResult(tuple(found), change.committed_at, SearchCursor(id, change.position))
-        before = None
-        if header.first_committed_at_us is not None:
-            searched_to = _time(header.first_committed_at_us)
-        # What the segment before leaves open is complete if a commit follows it, unless it is void.
-        is_complete = not header.voids_tail and (header.committed_rows > 0 or is_complete)
-        if time.monotonic() > stop_at and id > ids[0]:
-            return SearchResult(tuple(found), searched_to, SearchCursor(id - 1))
+
+    def may_match(header: Header) -> bool:
+        return not _is_before(header, criteria) and _may_match(reader, header, criteria)
+
+    with ReadAhead(reader, ids[0], may_match, is_picky=criteria.table is not None) as ahead:
+        for id in range(min(start.segment, ids[-1]), ids[0] - 1, -1):
+            ahead.reach(id)
+            try:
+                header = reader.header(id)
+            except GapError:  # retention has removed it since the listing
+                break
+            if header is None:
+                raise CorruptError(f"segment {id} of {reader.store.url} is missing", "`tailrace log verify` says more")
+            if _is_before(header, criteria):
+                break
+            visible = header.rows if is_complete else header.committed_rows
+            if visible and _may_match(reader, header, criteria):
+                if bytes_read and bytes_read + header.payload_bytes > limits.bytes:
+                    return SearchResult(tuple(found), searched_to, SearchCursor(id, before))
+                content = _content(reader, id)
+                bytes_read += header.payload_bytes
+                searched = Slice(id, 0, visible, header.payload_bytes)
+                for change in _matches(content, visible, criteria, before):
+                    found.append(FoundChange(change, searched, _is_split(reader, header, content, change)))
+                    if len(found) == limits.changes:
+                        return SearchResult(tuple(found), change.committed_at, SearchCursor(id, change.position))
+            before = None
+            if header.first_committed_at_us is not None:
+                searched_to = _time(header.first_committed_at_us)
+            # What the segment before leaves open is complete if a commit follows it, unless it is void.
+            is_complete = not header.voids_tail and (header.committed_rows > 0 or is_complete)
+            if time.monotonic() > stop_at and id > ids[0]:
+                return SearchResult(tuple(found), searched_to, SearchCursor(id - 1))
     return SearchResult(tuple(found), searched_to, None)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from datetime import timedelta
-from types import TracebackType
-from typing import Self
 
+from tailrace.background import BackgroundThread
 from tailrace.errors import TailraceError
 from tailrace.log.compaction import OLDER_THAN, compact
 from tailrace.log.reader import LogReader
@@ -21,37 +19,26 @@ _log = logging.getLogger("tailrace.log")
 _EVERY_SECONDS = 60.0
 
 
-class LogMaintenance:
+class LogMaintenance(BackgroundThread):
     """Runs maintenance once a minute inside a `with` block. Logs failures and retries: nothing depends on it."""
 
     def __init__(self, store: Store, retention: RetentionSettings, older_than: timedelta = OLDER_THAN) -> None:
+        super().__init__("log maintenance")
         self._store = store
         self._reader = LogReader(store)  # caches headers from pass to pass
         age = retention.max_age_hours
         self._limits = RetentionLimits(None if age is None else timedelta(hours=age), retention.max_bytes)
         self._older_than = older_than
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log-maintenance", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(_EVERY_SECONDS):
+        while not self._stopping.wait(_EVERY_SECONDS):
             try:
                 self._run_once()
             except TailraceError as error:
                 _log.warning("maintenance of the log failed: %s; retrying in a minute. %s", error, error.hint)
 
     def _run_once(self) -> None:
-        result = compact(self._store, older_than=self._older_than, stop=self._stop.is_set, reader=self._reader)
+        result = compact(self._store, older_than=self._older_than, stop=self._stopping.is_set, reader=self._reader)
         if result.merged:
             _log.info("merged %d objects of the log into %d", result.merged, result.written)
         if self._limits != RetentionLimits():

@@ -318,6 +318,17 @@ class LogReader:
         """A segment's content, even if it was merged meanwhile; otherwise as `header`."""
         return self._wait_for(id, self._read_content, lambda: False)
 
+    def known_header(self, id: int) -> Header | None:
+        """A segment's header, if it was read already."""
+        found = self._headers.get(id)
+        return None if found is None else found[0]
+
+    def small_object_bytes(self, id: int) -> int | None:
+        """The size of the object that holds a segment, if the last listing has it and reading its footer would read
+        all of it; else None."""
+        _, size = next(self._possible_objects(id))
+        return size if size is not None and size <= _TAIL_BYTES else None
+
     def relations(self, id: int) -> Iterator[tuple[RelationUse, Relation]]:
         """The relations that a segment's rows use, in order, from its footer; empty if it is not written yet."""
         found = self._wait_for(id, self._read_footer, lambda: False)
@@ -344,13 +355,17 @@ class LogReader:
             found = self._read_object_footer(name, size)
             if found is not None:
                 headers, relations = found
-                # Equal relations share one object, so that comparing them is fast.
-                own = {digest: self._relations.setdefault(digest, relation) for digest, relation in relations.items()}
-                if len(self._headers) >= _MAX_HEADERS:
-                    self._headers, self._relations = {}, {}
-                self._headers.update((h.id, (h, own)) for h in headers)
+                own = self._remember(headers, relations)
                 return next(((h, own) for h in headers if h.id == id), None)
         return None
+
+    def _remember(self, headers: Sequence[Header], relations: Mapping[str, Relation]) -> Mapping[str, Relation]:
+        # Equal relations share one object, so that comparing them is fast.
+        own = {digest: self._relations.setdefault(digest, relation) for digest, relation in relations.items()}
+        if len(self._headers) >= _MAX_HEADERS:
+            self._headers, self._relations = {}, {}
+        self._headers.update((h.id, (h, own)) for h in headers)
+        return own
 
     def _read_object_footer(
         self, name: str, size: int | None
@@ -383,6 +398,7 @@ class LogReader:
             found = {content.header.id: content for content in segment.unpack(data, name)}
             if id not in found:
                 raise CorruptError(f"{name} does not hold segment {id}")
+            self._remember([content.header for content in found.values()], found[id].relations)
             with self._lock:
                 size = sum(content.rows.payload.nbytes for content in found.values())
                 if self._contents_bytes + size > _MAX_CONTENT_BYTES or len(self._contents) > _MAX_CONTENTS:

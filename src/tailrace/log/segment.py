@@ -67,6 +67,11 @@ class SourceIdentity:
     publication: str
     kind: str = POSTGRESQL
 
+    @property
+    def has_wal_lsns(self) -> bool:
+        """Whether LSNs count bytes of WAL."""
+        return self.kind == POSTGRESQL
+
     def to_raw(self) -> dict[str, Any]:
         """The fields as JSON has them."""
         if self.kind != POSTGRESQL:

@@ -40,9 +40,9 @@ def load(store: Store) -> Mapping[str, Any] | None:
 
 
 def slot(store: Store) -> str | None:
-    """The slot that the log is captured from; None before the first run of capture."""
+    """The slot that the log is captured from; None before the first run of capture, and if the source has no slots."""
     raw = load(store)
-    return None if raw is None else str(raw["slot"])
+    return None if raw is None or "slot" not in raw else str(raw["slot"])
 
 
 def begins_at(store: Store) -> Lsn:

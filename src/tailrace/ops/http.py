@@ -64,6 +64,9 @@ _OPEN_PATHS: Final = frozenset({"/", "/live", "/health"})
 _ASSETS: Final = "/assets/"
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 
+# What proxies add to a request, in this or that fashion.
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+
 # Requests that read the log wait for one another, and never for a thread that a probe needs.
 _EXPLORER_THREADS: Final = 4
 _HISTORY_SECONDS: Final = 3600.0
@@ -234,7 +237,7 @@ def error_response(error: TailraceError) -> Response:
 
 
 def unauthorized() -> Response:
-    reason = "this request needs the header Authorization: Bearer <token>"
+    reason = "this request needs the header Authorization: Bearer <token>, of the token in [http]"
     return JSONResponse({"error": reason}, 401, HEADERS | {"WWW-Authenticate": "Bearer"})
 
 
@@ -258,15 +261,18 @@ class _AccessControl:
         self._token = token
         self._on_loopback = on_loopback
         self._trusts_local = trusts_local
-        self._guards_reads = guards_reads and not on_loopback
+        self._guards_reads = guards_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             request = Request(scope)
             peer = request.client.host if request.client is not None else ""
             is_local = is_loopback(peer) and is_loopback(_host_of(f"//{request.headers.get('host', '')}"))
-            is_authorized = self._token is None or (self._trusts_local and is_local) or _has(request, self._token)
-            may_read = is_authorized or not self._guards_reads
+            # Behind a proxy everybody is local.
+            is_forwarded = any(name in request.headers for name in _FORWARDED)
+            needs_none = self._token is None or (self._trusts_local and is_local)
+            is_authorized = (needs_none and not is_forwarded) or _has(request, self._token)
+            may_read = is_authorized or not self._guards_reads or (self._on_loopback and not is_forwarded)
             path = scope["path"]
             is_open = path in _OPEN_PATHS or path.startswith(_ASSETS)
             rejected = rejection(
@@ -310,7 +316,9 @@ def rejection(
     return None
 
 
-def _has(request: Request, token: Secret) -> bool:
+def _has(request: Request, token: Secret | None) -> bool:
+    if token is None:
+        return False
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(credentials.strip().encode(), token.reveal().encode())
 

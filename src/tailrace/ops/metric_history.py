@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from tailrace.background import BackgroundThread
 from tailrace.errors import TailraceError
 from tailrace.ops.status import Overview
 
@@ -51,11 +51,12 @@ class _Counter:
         return (self.count - previous.count) / (self.at - previous.at)
 
 
-class MetricHistory:
+class MetricHistory(BackgroundThread):
     """Samples an overview every few seconds between `__enter__` and `__exit__`."""
 
     def __init__(self, overview: Callable[[], Overview]) -> None:
         """`overview` must be cheap: it is called all the time, whether anybody looks or not."""
+        super().__init__("metric history")
         self._overview = overview
         self._recent: deque[Sample] = deque(maxlen=_SAMPLES)
         self._minutes: deque[Sample] = deque(maxlen=_MINUTES)
@@ -63,18 +64,6 @@ class MetricHistory:
         """The samples of the minute that is not over."""
         self._counters: dict[str, _Counter] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metric history", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def add(self, overview: Overview, now_s: float) -> None:
         """Add a sample of an overview that was read at a time."""
@@ -119,6 +108,7 @@ class MetricHistory:
                 (f"{name}/lag_bytes", sink.lag_bytes),
                 (f"{name}/lag_seconds", sink.lag_seconds),
                 (f"{name}/latency_seconds", sink.latency_seconds if is_known and has_stepped else None),
+                (f"{name}/seal_latency_seconds", sink.seal_latency_seconds if is_known and has_stepped else None),
             ]
         return values
 

@@ -174,6 +174,8 @@ def _sinks(overview: Overview) -> Iterator[str]:
     yield family("cursor_lsn", "gauge", "All changes that commit below this LSN are delivered.", "cursor")
     yield family("lag_bytes", "gauge", "Bytes of WAL between the cursor and the end of the log.", "lag_bytes")
     yield family("lag_seconds", "gauge", "Age of the oldest undelivered change.", "lag_seconds")
+    yield family("latency_seconds", "gauge", "From commit to delivery, in the last step.", "latency_seconds")
+    yield family("seal_latency_seconds", "gauge", "From the sealed segment to delivery.", "seal_latency_seconds")
     yield family("load_rows", "gauge", "Rows of snapshots that are loaded so far, while a sink loads.", "load_rows")
     yield family("load_total_rows", "gauge", "All rows of these snapshots.", "load_total_rows")
     yield family("load_seconds_left", "gauge", "Estimated time until they are loaded.", "load_seconds_left")

@@ -46,6 +46,8 @@ class CaptureStatus:
     started_at: datetime | None = None
     received_lsn: Lsn = _LSN_ZERO
     durable_lsn: Lsn = _LSN_ZERO
+    has_wal_lsns: bool = True
+    """Whether the source's LSNs count bytes of WAL."""
     last_committed_at: datetime | None = None
     reconnections: int = 0
     restarts: int = 0
@@ -70,9 +72,9 @@ class CaptureStatus:
         return sum(self.operations.values())
 
     @property
-    def lag_bytes(self) -> int:
-        """Bytes of WAL that are received and not yet durable."""
-        return max(self.received_lsn - self.durable_lsn, 0)
+    def lag_bytes(self) -> int | None:
+        """Bytes of WAL that are received and not yet durable; None if the source's LSNs do not count bytes."""
+        return None if not self.has_wal_lsns else max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
     def of(cls, capture: Capture, snapshots: Snapshots | None, watch: PublicationWatch | None = None) -> Self:
@@ -103,6 +105,7 @@ class CaptureStatus:
             started_at=capture.started_at,
             received_lsn=capture.received_lsn,
             durable_lsn=capture.durable_lsn,
+            has_wal_lsns=capture.has_wal_lsns,
             last_committed_at=None if committed is None else datetime.fromtimestamp(committed / 1e6, UTC),
             reconnections=capture.reconnections,
             tables_copying=copying.tables - copying.tables_done if copying and is_copying else 0,

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,9 @@ _LOCAL: Final = {
     # Here the driver is the executor too: its 1 GiB leaves 400 MiB to sort and shuffle in. Taken only when needed;
     # rows are decoded in Python's workers, beside it.
     "spark.driver.memory": "2g",
+    # Whoever reaches Spark's ports, which are open to this machine's other users, needs a secret that Spark makes up.
+    # A cluster's secret has to be the same everywhere, so its operator sets it.
+    "spark.authenticate": "true",
 }
 
 # As the end of a name: `spark.sql.catalog.lake.token-refresh-enabled` holds none.
@@ -126,7 +130,7 @@ class StartingSession:
         if not _has_java():
             if "spark.pyspark.python" in self._configuration:
                 self._forks = {fork_server_process.ADDRESS: _fork_server(tuple(imports)).address}
-            with _environment(self._python()):
+            with _environment(self._python() | self._address()):
                 self._java = java_process.start(
                     {"spark.app.name": name, "spark.master": self._master} | self._configuration
                 )
@@ -137,7 +141,7 @@ class StartingSession:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        with _starting, _environment(self._python() | self._gateway()):
+        with _starting, _environment(self._python() | self._address() | self._gateway()):
             builder = SparkSession.builder.appName(self._name).master(self._master)
             for key, value in self._configuration.items():
                 builder = builder.config(key, value)
@@ -160,6 +164,12 @@ class StartingSession:
         """Which Python to use: Spark's scripts and pyspark read it only from the environment."""
         python = self._configuration.get("spark.pyspark.python")
         return {"PYSPARK_PYTHON": python, "TAILRACE_PYTHON": sys.executable, **self._forks} if python else {}
+
+    def _address(self) -> dict[str, str]:
+        """Where Spark's pages listen, if they are turned on: there is no setting for it, and they have no password."""
+        if self._configuration.get("spark.driver.bindAddress") != _LOOPBACK["spark.driver.bindAddress"]:
+            return {}
+        return {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")}
 
     def _gateway(self) -> dict[str, str]:
         if self._java is not None:
@@ -205,10 +215,21 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
 
     archive = class_archive.find()
     java_options = [_ALWAYS["spark.driver.extraJavaOptions"], *(archive.options() if archive is not None else ())]
+    if master.startswith("local"):
+        java_options.append(f'"-Djava.io.tmpdir={_private_directory().name}"')
     if options := given.get("spark.driver.extraJavaOptions"):
         java_options.append(options)
     chosen["spark.driver.extraJavaOptions"] = " ".join(java_options)
     return chosen
+
+
+@lru_cache(maxsize=1)
+def _private_directory() -> tempfile.TemporaryDirectory[str]:
+    """Where Spark has its sockets, which take pickles from whoever may connect, and the rows that it spills.
+
+    The umask may be wider than that. The path is short, because a socket's path has about 100 characters.
+    """
+    return tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True)
 
 
 @contextmanager

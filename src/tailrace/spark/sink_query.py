@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tailrace.delivery.pipeline import Pipeline
+from tailrace.delivery.pipeline import Pipeline, QueryLostError
 from tailrace.delivery.step import PlannedStep
 from tailrace.delivery.task import TaskResult
 from tailrace.errors import SinkError, SparkError, TailraceError
@@ -114,13 +114,18 @@ class SinkQuery:
         except (PySparkException, Py4JError) as error:
             if self._statement is not None and (failure := self._statement.failure(error)) is not None:
                 raise failure from None
+            if isinstance(error, Py4JError):
+                self._check_java(error)
             raise job_failure(self._pipeline.name, error) from error
         except Exception as error:
             # While Java dies, pyspark and py4j raise whatever they meet first.
-            if java_process.has_ended(self._spark):
-                raise SinkError(f"sink {self._pipeline.name}: Spark's Java process has ended") from error
+            self._check_java(error)
             raise
         return results
+
+    def _check_java(self, error: Exception) -> None:
+        if self.is_lost():
+            raise QueryLostError("Spark's Java process has ended") from error
 
 
 def job_failure(sink: str, error: BaseException) -> TailraceError:

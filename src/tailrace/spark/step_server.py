@@ -3,6 +3,7 @@ socket."""
 
 from __future__ import annotations
 
+import atexit
 import pickle
 import tempfile
 import threading
@@ -36,8 +37,12 @@ class StepServer:
         self._listener = Listener(self.address, "AF_UNIX", backlog=64)
         self._thread = threading.Thread(target=self._accept, name="step server", daemon=True)
         self._thread.start()
+        # When Java dies, the process ends without `close`. Otherwise the directory would go before the socket in it,
+        # which prints a traceback.
+        atexit.register(self.close)
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         with suppress(OSError):
             self._listener.close()
         self._directory.cleanup()

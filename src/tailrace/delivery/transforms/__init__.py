@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tailrace.change import Column, Relation, Type
 from tailrace.delivery.transforms.condition import Condition
 from tailrace.delivery.transforms.mask import Mask
 from tailrace.delivery.transforms.projection import project
 from tailrace.delivery.transforms.row_filter import filter_rows
 from tailrace.errors import ConfigError
+from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import Chunk, LogicalMessages, TableChanges
 from tailrace.settings.pattern import ColumnList, ColumnPattern, TablePattern
 
@@ -65,10 +68,13 @@ class Shaping:
         return self.__dict__ | {"_shapes": {}}
 
     def apply(self, chunk: Chunk) -> Chunk:
-        """The chunk as the sink receives it. `at.is_last` is no longer valid: see `decoding.with_last`."""
+        """The chunk as the sink receives it. `at.is_last` is no longer valid: see `decoding.with_last`.
+
+        Tailrace's own logical messages are no data, so no sink receives them.
+        """
         found: list[TableChanges | LogicalMessages] = []
         for part in chunk:
-            shaped = part if isinstance(part, LogicalMessages) else self._shape_changes(part)
+            shaped = _without_own(part) if isinstance(part, LogicalMessages) else self._shape_changes(part)
             if shaped is not None and len(shaped):
                 found.append(shaped)
         return found
@@ -160,3 +166,8 @@ def _masked(column: Column, mask: Mask | None) -> Column:
 
 def _any(patterns: Iterable[TablePattern], names: Target) -> bool:
     return any(pattern.matches(*names) for pattern in patterns)
+
+
+def _without_own(messages: LogicalMessages) -> LogicalMessages:
+    own = OWN_PREFIXES.intersection(messages.prefix)
+    return messages.take(np.array([prefix not in own for prefix in messages.prefix], np.bool_)) if own else messages

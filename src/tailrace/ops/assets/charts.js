@@ -12,7 +12,8 @@ const CHARTS = [
   { title: "Throughput", metric: "changes_per_second", format: rate, least: 1, hasCapture: true, note: "changes per second" },
   { title: "Lag", metric: "lag_seconds", format: duration, least: 1, note: "age of the oldest undelivered change" },
   { title: "Lag in WAL", metric: "lag_bytes", format: size, least: 1000, note: "bytes between a sink's cursor and the log's end" },
-  { title: "Latency", metric: "latency_seconds", format: duration, least: 0.1, note: "from the commit at the source to delivery" },
+  { title: "Commit to delivery", metric: "latency_seconds", format: duration, least: 0.1, note: "from the commit at the source" },
+  { title: "Seal to delivery", metric: "seal_latency_seconds", format: duration, least: 0.1, note: "from the sealed segment in the store" },
 ];
 
 export class Charts {

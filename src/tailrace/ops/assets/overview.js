@@ -14,7 +14,7 @@ export function open(root) {
   return {
     refresh(status) {
       showCards(cards, cardsOf(status));
-      sinks.show(status.sinks);
+      sinks.show(status);
       charts.show(status);
     },
     close: () => charts.close(),
@@ -88,10 +88,10 @@ class SinkTable {
     this.body = h("tbody");
     this.element = h("section", { class: "card", "aria-label": "Sinks" }, h("h2", {}, "Sinks"),
       h("table", { class: "list" }, head("Name", "State", "Delivered to", ["Behind", "number"], ["Oldest pending", "number"],
-        ["Latency", "number"], ["Rate", "number"], ["Changes", "number"], ["Dead letters", "number"], ""), this.body));
+        ["Commit to delivery", "number"], ["Rate", "number"], ["Changes", "number"], ["Dead letters", "number"], ""), this.body));
   }
 
-  show(sinks) {
+  show({ sinks, verified = [] }) {
     const names = sinks.map((sink) => sink.name);
     if (names.join("\n") !== [...this.rows.keys()].join("\n")) {
       this.rows = new Map(sinks.map((sink) => [sink.name, new SinkRow(sink)]));
@@ -100,7 +100,7 @@ class SinkTable {
         this.body.append(h("tr", {}, h("td", { colSpan: 10 }, empty("No sinks", "This process does not deliver."))));
       }
     }
-    for (const sink of sinks) this.rows.get(sink.name).show(sink);
+    for (const sink of sinks) this.rows.get(sink.name).show(sink, verified.find((record) => record.sink === sink.name));
   }
 }
 
@@ -108,7 +108,7 @@ class SinkRow {
   constructor(sink) {
     this.sink = sink;
     this.state = h("span");
-    this.cells = ["Delivered to", "Behind", "Oldest pending", "Latency", "Rate", "Changes", "Dead letters"].map((label, index) =>
+    this.cells = ["Delivered to", "Behind", "Oldest pending", "Commit to delivery", "Rate", "Changes", "Dead letters"].map((label, index) =>
       cell(label, { class: index ? "number" : "mono" }));
     this.letters = h("a", { href: `#/dead-letters?${new URLSearchParams({ sink: sink.name })}` });
     this.cells[6].append(this.letters);
@@ -119,7 +119,7 @@ class SinkRow {
     this.note = h("tr", { class: "note", hidden: true }, this.text);
   }
 
-  show(sink) {
+  show(sink, record) {
     this.sink = sink;
     badge(sink.is_silent ? "no status" : sink.state, this.state);
     if (sink.is_silent) this.state.className = "badge bad";
@@ -130,10 +130,10 @@ class SinkRow {
     this.letters.className = sink.dead_letters ? "bad" : "soft";
     setText(this.button, this.canResume ? "Resume" : "Pause");
     this.button.setAttribute("aria-label", `${this.button.textContent} sink ${sink.name}`);
-    const note = [loadText(sink), sink.last_error, sink.last_error_hint].filter(Boolean).join(" ");
+    const note = [loadText(sink), sink.last_error, sink.last_error_hint, verifiedText(record)].filter(Boolean).join(" ");
     setText(this.text, note);
     this.note.hidden = !note;
-    this.text.className = sink.last_error ? "bad" : "soft";
+    this.text.className = sink.last_error || record?.differences ? "bad" : "soft";
   }
 
   get canResume() {
@@ -153,6 +153,15 @@ class SinkRow {
 
 function loadText({ load_rows: rows, load_total_rows: total, load_seconds_left: left }) {
   return rows === null || rows === undefined ? "" : `Loading ${progress(rows, total, left)}.`;
+}
+
+/** What the last comparison with the source found. */
+function verifiedText(record) {
+  if (!record) return "";
+  const found = record.differences ? `${count(record.differences)} of ${count(record.rows)} rows differ`
+    : `no difference in ${count(record.rows)} rows`;
+  const rest = record.tables_not_compared ? `; ${count(record.tables_not_compared)} of ${count(record.tables)} tables not compared entirely` : "";
+  return `Compared with the source ${ago(record.verified_at)}: ${found}${rest}.`;
 }
 
 function progress(rows, total, secondsLeft) {

@@ -24,7 +24,6 @@ from tailrace.delivery.transforms.row_filter import filled_from_old, old_image_h
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.images import Images
 from tailrace.log import json_columns
-from tailrace.log.ddl_message import OWN_PREFIXES
 from tailrace.log.decoding import DELETE, INSERT, UPDATE, LogicalMessages, Mask, TableChanges
 from tailrace.spark import schema
 from tailrace.spark.changes import batch as changes_batch
@@ -119,8 +118,7 @@ class RowReader:
     def _stream_rows(self, task: StageTask) -> Iterator[pa.RecordBatch]:
         contexts = Contexts.in_slices(log_reader(task.store), task.slices)
         for chunk in task.chunks(as_text=True):
-            shown = [run if isinstance(run, TableChanges) else _without_markers(run) for run in chunk]
-            rows = changes_batch([run for run in shown if len(run)], contexts)
+            rows = changes_batch(chunk, contexts)
             if rows is not None:
                 yield _with_hidden(rows)
 
@@ -140,10 +138,6 @@ class RowReader:
         given = {HIDDEN: pa.array([hidden], HIDDEN_TYPE), CONTROL: pa.array([True]), PARTIAL: pa.array([True])}
         wanted = row_schema(self.derivation.source)
         return pa.RecordBatch.from_arrays([given.get(f.name, pa.nulls(1, f.type)) for f in wanted], schema=wanted)
-
-
-def _without_markers(messages: LogicalMessages) -> LogicalMessages:
-    return messages.take(np.array([prefix not in OWN_PREFIXES for prefix in messages.prefix], np.bool_))
 
 
 def _with_hidden(rows: pa.RecordBatch) -> pa.RecordBatch:
