@@ -34,8 +34,15 @@ lint: setup ## run ruff and mypy
 .PHONY: spark-4.3
 spark-4.3: .spark-4.3 ## install a newer Spark beside ours, for the test that needs it
 
+.query-clients/%: tests/query/clients/%.txt | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --target $@ -r $<
+	@touch $@
+
+.PHONY: query-clients
+query-clients: .query-clients/sqlalchemy-1.4 .query-clients/dbt ## install older clients of the query server, for the tests that need them
+
 .PHONY: chaos
-chaos: setup spark-4.3 ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
+chaos: setup spark-4.3 query-clients ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
 	@KILLS=100 $(BIN)/pytest -q -s tests/recovery/test_archive.py -k killed
 	@FUZZ=5000 FAULTS=10000 $(BIN)/pytest -q -s tests/fuzz tests/faults/test_random_store_faults.py

@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.capturing import tailrace
 from tests.log.stream import Server, write
 
-from tailrace.cli import COMMANDS, Invocation, output
+from tailrace.cli import COMMANDS, Invocation, main, output
 from tailrace.store import Store
 
 
@@ -41,9 +42,10 @@ def test_the_settings_file_can_stand_anywhere(arguments: list[str], tmp_path: Pa
 
 
 def test_every_command_has_help() -> None:
+    runner = CliRunner()
     for command in COMMANDS:
-        done = run(command, "-h")
-        assert done.returncode == 0, done.stderr
+        done = runner.invoke(main, [command, "-h"], prog_name="tailrace")
+        assert done.exit_code == 0, done.output
         assert done.stdout.startswith(f"Usage: tailrace {command}")
         assert "--log-level" not in done.stdout, "the options that all commands have are in the help of tailrace"
 

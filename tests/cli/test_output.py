@@ -12,7 +12,7 @@ from tests.capturing import capture_to_end, environment, tailrace
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
-from tailrace.cli import status_line, stop_signal
+from tailrace.cli import output, status_line, stop_signal
 from tailrace.cli.status_line import StatusLine
 
 
@@ -30,6 +30,30 @@ def test_output_that_nobody_reads_ends_quietly(database: Database, file_address:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == 0
+
+
+def test_a_name_can_neither_forge_a_log_line_nor_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("tailrace")
+    before = logger.handlers[:], logger.level, logger.propagate
+    try:
+        output.log_to_stderr()
+        logger.warning("left out: %s", "public.x\n2026-11-18 20:00:00,000 ERROR   all is lost\x1b[2J\x9b1m")
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("public.x\\n2026-11-18 20:00:00,000 ERROR   all is lost\\x1b[2J\\x9b1m")
+
+
+def test_check_and_errors_escape_the_names_of_a_database(database: Database, file_address: StoreAddress) -> None:
+    database.execute('CREATE TABLE "a\x1b[2J\nerror: forged" (n int); CREATE PUBLICATION tailrace FOR ALL TABLES')
+    for arguments in (("check",), ("--config", "gone\x1b[2J.toml", "check")):
+        done = subprocess.run(
+            tailrace(*arguments), env=environment(database, *file_address), capture_output=True, text=True, check=False
+        )
+        printed = done.stdout + done.stderr
+        assert "\\x1b[2J" in printed
+        assert "\x1b" not in printed
+        assert "\nerror: forged" not in printed
 
 
 def test_a_log_file_gets_no_lines_while_nothing_happens(

@@ -100,6 +100,8 @@ def test_capture_and_sinks_under_one_supervisor(
         "TAILRACE_HTTP_PORT": str(free_port()),
         "TAILRACE_SNAPSHOT_ON_START": "true",
         "TAILRACE_ARCHIVE_ENABLED": "true",
+        "TAILRACE_VERIFY_ENABLED": "true",
+        "TAILRACE_VERIFY_INTERVAL_S": "10",
     }
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, 'before')")
 
@@ -166,6 +168,7 @@ def test_capture_and_sinks_under_one_supervisor(
         java[0].kill()
         run.await_(lambda: "Spark's Java process was killed by SIGKILL; restarting" in run.log.read_text(), "a line")
         assert "Traceback" not in run.log.read_text(), "one line says it all"
+        assert "Spark's Java process has ended" not in run.log.read_text()
         database.execute("INSERT INTO t SELECT i, 'without Java' FROM generate_series(3000, 3100) i")
         arrives(run, "changes from before Java died")
         assert run.status()["capture"]["restarts"] == 1
@@ -177,6 +180,26 @@ def test_capture_and_sinks_under_one_supervisor(
         run.await_(lambda: len(run.client.get("/health").json().get("warnings", [])) == 1, "a warning")
         run.await_(lambda: replica.rows("SELECT to_regclass('public.fresh')") != [(None,)], "a new table")
         run.await_(lambda: replica.rows("SELECT id FROM fresh") == [(1,)], "its rows")
+
+        # Somebody writes to the replica. The background verification finds it, and says so wherever an operator looks.
+        replica.execute("UPDATE t SET v = 'planted by hand' WHERE id = 3050; DELETE FROM t WHERE id = 3051")
+        verified = re.compile(r'^tailrace_verify_differences\{sink="replica"\} 2$', re.MULTILINE)
+        run.await_(lambda: verified.search(run.client.get("/metrics").text) is not None, "a comparison")
+        warning = "sink replica: 2 rows differ from the source's"
+        run.await_(lambda: warning in run.status()["warnings"], "a warning of differences")
+        assert re.search(
+            r"^verify \| .*ERROR .*sink replica: 2 rows of public\.t differ", run.log.read_text(), re.MULTILINE
+        )
+        assert "planted by hand" not in run.log.read_text(), "logs have no values"
+        shown = subprocess.run(tailrace("status"), env=env, capture_output=True, text=True, timeout=60)
+        assert re.search(r"replica: compared with the source .* 2 of [\d,]+ rows differ", shown.stdout), shown.stdout
+        repair = subprocess.run(
+            tailrace("verify", "replica", "--repair"), env=env, capture_output=True, text=True, timeout=120
+        )
+        assert repair.returncode in (0, 2), repair.stdout + repair.stderr
+        assert "2 rows were corrected" in repair.stdout
+        arrives(run, "the repair")
+        run.await_(lambda: warning not in run.status()["warnings"], "no warning")
 
         # Stop while there is work to do. A parent such as `timeout` passes the signal on, so that it arrives twice.
         processes = process_tree.children(run.process.pid)

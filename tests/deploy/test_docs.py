@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import tailrace
+import tailrace.spark
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -23,7 +26,8 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     reference = (tmp_path / "site/reference/index.html").read_text()
-    for name in ("tailrace.LogReader", "tailrace.WalReader", "tailrace.delivery.contract.BaseSink"):
+    public = [f"{module.__name__}.{name}" for module in (tailrace, tailrace.spark) for name in module.__all__]
+    for name in (*public, "tailrace.delivery.contract.BaseSink", "tailrace.errors.TailraceError"):
         assert f'id="{name}' in reference, f"{name} is in the reference, made from its docstring"
 
 

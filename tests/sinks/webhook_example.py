@@ -21,7 +21,7 @@ from tests.contract.webhook_receiver import SECRET, assert_order_per_key
 
 from tailrace.change import Change, Position
 from tailrace.embedded.process import free_port, wait_until
-from tailrace.log.snapshot import MARKER_PREFIX
+from tailrace.log.ddl_message import OWN_PREFIXES
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
 
@@ -86,7 +86,7 @@ class ExampleReceiver(MessageDestination):
 
     def assert_matches(self, changes: Iterable[Change]) -> None:
         """Assert that it has exactly these changes, which came in order for each key."""
-        expected = {str(c.position): c for c in changes if c.relation is not None or c.prefix != MARKER_PREFIX}
+        expected = {str(c.position): c for c in changes if c.prefix not in OWN_PREFIXES}
         found = self.changes()
         assert_same(map(Position.parse, found), map(Position.parse, expected))
         for id, change in expected.items():

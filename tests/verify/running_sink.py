@@ -151,8 +151,10 @@ def _ticking(source: Database) -> Iterator[None]:
 
 
 @contextmanager
-def scene(source: Database, directory: Path, sink: dict[str, Any], *, is_idle: bool = False) -> Iterator[Scene]:
-    """Capture all tables of the source, take snapshots of them, and have a sink follow."""
+def scene(
+    source: Database, directory: Path, sink: dict[str, Any], *, is_idle: bool = False, delivers: bool = True
+) -> Iterator[Scene]:
+    """Capture all tables of the source, take snapshots of them, and have a sink follow, at once if it `delivers`."""
     if not source.rows("SELECT 1 FROM pg_publication WHERE pubname = 'tailrace'"):
         source.execute("CREATE PUBLICATION tailrace FOR ALL TABLES")
     given = settings.Settings(
@@ -169,7 +171,8 @@ def scene(source: Database, directory: Path, sink: dict[str, Any], *, is_idle: b
         assert job.wait(60)
         # The process has two objects of the sink, as `tailrace verify` is another process than the one that delivers.
         (delivering,) = sinks.from_settings(given, {})
-        with RunningSink(delivering, given.store) as running:
+        running = RunningSink(delivering, given.store)
+        with running if delivers else nullcontext():
             yield Scene(source, given, configured, running, capture)
 
 

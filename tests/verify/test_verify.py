@@ -24,6 +24,7 @@ from tailrace.embedded.process import wait_until
 from tailrace.ops import prometheus
 from tailrace.ops.probe import verification_records
 from tailrace.ops.status import Overview
+from tailrace.verify import continuous
 from tailrace.verify.continuous import ContinuousVerification
 from tailrace.verify.destination import read_rows
 from tailrace.verify.range_hash import RangeHash
@@ -78,6 +79,34 @@ def test_the_command_names_differences_repairs_them_and_leaves_a_record(
         again = ContinuousVerification(own.given, [own.configured], threading.Event()).run_once(own.configured)
         assert again is not None
         assert (again.differences, verification_records(own.store)) == (3, [again])
+
+
+def test_the_background_verification_says_what_is_missing_and_tries_again(
+    database: Database, replica: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A table that the sink has not loaded is not equal, and a sink that has delivered nothing is not put off."""
+    monkeypatch.setattr(continuous, "_RETRY_S", 0.1)
+    database.execute(TABLE + ROWS)
+    with scene(database, tmp_path, {"type": "postgres", "url": replica.url}, delivers=False) as own:
+        stopping = threading.Event()
+        verification = ContinuousVerification(own.given, [own.configured], stopping)  # every 24 hours
+        thread = threading.Thread(target=verification.run)
+        thread.start()
+        try:
+            assert wait_until(lambda: "has delivered nothing yet" in caplog.text, 30)
+            with own.running:
+                own.catch_up()
+                assert wait_until(lambda: bool(verification_records(own.store)), 60)
+                (record,) = verification_records(own.store)
+                assert (record.rows, record.tables, record.tables_not_compared) == (300, 1, 0)
+                database.execute("CREATE TABLE new (id int PRIMARY KEY); INSERT INTO new VALUES (1)")
+                again = verification.run_once(own.configured)
+                assert again is not None
+                assert (again.rows, again.tables, again.tables_not_compared) == (300, 2, 1)
+        finally:
+            stopping.set()
+            thread.join()
+    assert caplog.text.count("has delivered nothing yet") == 1
 
 
 def test_a_shaped_sink_is_compared_with_what_it_should_have(
@@ -167,6 +196,10 @@ def test_a_repair_leaves_out_rows_that_changed_since_and_never_stops_the_sink(
     ("sink", "words"),
     [
         ({"type": "nats", "url": "nats://127.0.0.1:1"}, "delivers events and keeps no rows"),
+        ({"type": "kafka", "url": "kafka://127.0.0.1:1"}, "delivers events and keeps no rows"),
+        ({"type": "webhook", "url": "http://127.0.0.1:1"}, "delivers events and keeps no rows"),
+        ({"type": "files", "url": "file:///nowhere"}, "delivers events and keeps no rows"),
+        ({"type": "valkey", "url": "valkey://127.0.0.1:1", "mode": "stream"}, "delivers events and keeps no rows"),
         ({"type": "postgres", "url": "postgresql://h/d", "start": "latest"}, "it has changes only"),
         ({"type": "postgres", "url": "postgresql://h/d", "sql": "SELECT * FROM changes"}, "rows of its `sql`"),
         ({"type": "iceberg", "warehouse": "file:///nowhere", "mode": "changelog"}, "keeps changes, and not rows"),

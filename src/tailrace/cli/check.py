@@ -19,6 +19,7 @@ from tailrace.cli import Invocation
 from tailrace.delivery.contract import ChecksDestination
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.finding import Finding, Severity, can_run
+from tailrace.log.terminal import printable, printable_lines
 from tailrace.recovery.check import inspect_archive
 from tailrace.settings import Settings
 from tailrace.store import Store
@@ -88,9 +89,9 @@ def _hint(error: TailraceError) -> str:
 
 def _print(name: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
-        click.echo(f"{finding.severity}: {finding.subject} {finding.message}")
+        click.echo(printable(f"{finding.severity}: {finding.subject} {finding.message}"))
         for line in finding.fix.splitlines():
-            click.echo(f"    {line}")
+            click.echo(printable(f"    {line}"))
     click.echo(_verdict(name, findings))
 
 
@@ -99,11 +100,14 @@ def _show(name: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
         console.print(
             Text.assemble(
-                (f"{finding.severity:<8}", _COLOURS[finding.severity]), (finding.subject, "bold"), " ", finding.message
+                (f"{finding.severity:<8}", _COLOURS[finding.severity]),
+                (printable(finding.subject), "bold"),
+                " ",
+                printable(finding.message),
             )
         )
         if finding.fix:
-            statement = Syntax(finding.fix, "sql", background_color="default", word_wrap=True)
+            statement = Syntax(printable_lines(finding.fix), "sql", background_color="default", word_wrap=True)
             console.print(Padding(statement, (0, 0, 0, 8)))
     colour = "bold green" if can_run(findings) else "bold red"
     console.print(Text(_verdict(name, findings), colour))

@@ -18,6 +18,7 @@ from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery import control
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import ConfigError, SparkError
+from tailrace.log.terminal import printable_lines
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import Overview
 from tailrace.settings import Settings
@@ -121,7 +122,9 @@ def _finish(engine: Engine, end: Offset | None) -> None:
     failed = [d for d in engine.sinks.values() if d.error and (d.has_failed or (end and d.is_paused_by_destination))]
     for delivery in failed[:-1]:
         assert delivery.error is not None
-        click.echo(f"error: sink {delivery.name}: {delivery.error}\nhint: {delivery.error.hint}", err=True)
+        click.echo(
+            printable_lines(f"error: sink {delivery.name}: {delivery.error}\nhint: {delivery.error.hint}"), err=True
+        )
     if failed and (end is not None or len(failed) == len(engine.sinks)):
         assert failed[-1].error is not None
         raise failed[-1].error

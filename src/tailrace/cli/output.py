@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.logging import RichHandler
+
+from tailrace.log.terminal import printable, printable_lines
 
 
 def log_to_stderr(level: int = logging.INFO, log_format: str = "text") -> None:
@@ -28,14 +30,25 @@ def log_to_stderr(level: int = logging.INFO, log_format: str = "text") -> None:
         handler.setFormatter(JsonFormatter())
     elif sys.stderr.isatty():
         handler = RichHandler(console=console(), show_path=False, markup=False, rich_tracebacks=False)
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(TextFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logger = logging.getLogger("tailrace")
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
+
+
+class TextFormatter(logging.Formatter):
+    """One line for each record, whatever names it holds, and the traceback of an exception."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        return printable_lines(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -99,6 +112,10 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def duration(seconds: float) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.capture.source import SourceStatus, source_status
 from tailrace.cli import Invocation, output, sink_table
+from tailrace.log.terminal import printable
 from tailrace.ops.probe import log_status, recovery_status, sink_statuses, verification_records
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus
 from tailrace.store import Store
@@ -80,13 +81,13 @@ def _show(overview: Overview) -> None:
         if record.tables_not_compared:
             text += f"; {record.tables_not_compared:,} of {record.tables:,} tables could not be compared entirely"
         is_good = not record.differences and not record.tables_not_compared
-        console.print(Text(text, style="dim" if is_good else "red" if record.differences else "yellow"))
+        console.print(Text(printable(text), style="dim" if is_good else "red" if record.differences else "yellow"))
 
 
 def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2))
     for term, value in rows:
-        grid.add_row(Text(f"  {term}", style="dim"), Text(value))
+        grid.add_row(Text(f"  {term}", style="dim"), Text(printable(value)))
     console.print(Text(title, style="bold"))
     console.print(grid)
     console.print()
@@ -143,7 +144,7 @@ def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
         drill = (
             f"{recovery.last_drill_verdict}, {output.ago(recovery.last_drill_at)}, to {recovery.last_drill_lsn or '-'}"
         )
-        drill += f", {recovery.last_drill_tables:,} tables, {recovery.last_drill_rows:,} rows"
+        drill += f", {output.count(recovery.last_drill_tables or 0, 'table')}, {recovery.last_drill_rows:,} rows"
         drill += f", {output.duration(recovery.last_drill_seconds or 0)}"
     return [
         ("archive slot", f"{recovery.slot}, {runs[recovery.is_archiving]}"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ class StatusLine:
 
 def of_capture(status: CaptureStatus, rate: float) -> StatusLine:
     text = f"{status.state}: {status.changes:,} changes, {rate:,.0f}/s, durable to {status.durable_lsn}"
-    text += f", {output.size(status.lag_bytes)} behind"
+    if status.lag_bytes is not None:
+        text += f", {output.size(status.lag_bytes)} behind"
     if status.last_committed_at is not None:
         text += f", last change {output.duration(time.time() - status.last_committed_at.timestamp())} ago"
     if status.tables_copying:
@@ -71,8 +73,9 @@ def of_sink(status: SinkStatus) -> StatusLine:
     behind, age = sink_lag(status)
     if (load := loading(status)) is not None:
         text += f", {load}"
-    elif behind is not None:
-        text += f", delivered to {status.cursor}, {behind} behind"
+    elif status.cursor is not None:
+        text += f", delivered to {status.cursor}"
+        text += "" if behind is None else f", {behind} behind"
     if age is not None:
         text += f", oldest undelivered change {age} old"
     if status.dead_letters:
@@ -89,6 +92,19 @@ def sink_lag(status: SinkStatus) -> tuple[str | None, str | None]:
     behind = None if status.lag_bytes is None else output.size(status.lag_bytes)
     age = output.duration(status.lag_seconds) if status.lag_seconds else None
     return behind, age
+
+
+@contextlib.contextmanager
+def shown(lines: Callable[[], Sequence[StatusLine]], logger: str) -> Iterator[None]:
+    """Show `lines` as `show_until` does, in a thread of its own, while the context lasts."""
+    finished = threading.Event()
+    display = threading.Thread(target=lambda: show_until(finished, lines, logger), name="display", daemon=True)
+    display.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        display.join()
 
 
 def show_until(stopping: threading.Event, lines: Callable[[], Sequence[StatusLine]], logger: str) -> None:

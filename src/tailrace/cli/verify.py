@@ -18,12 +18,13 @@ from tailrace.cli.sink_choice import configured_sinks, find_sink
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import ConfigError, SinkRefused, TailraceError
+from tailrace.log.terminal import printable_lines
 from tailrace.ops import supervisor_socket
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 from tailrace.verify.continuous import ContinuousVerification
-from tailrace.verify.destination import check_verifiable
+from tailrace.verify.destination import check_source, check_verifiable
 from tailrace.verify.difference import Difference
 from tailrace.verify.record import VerificationRecord
 from tailrace.verify.report import SinkReport
@@ -94,7 +95,7 @@ def command(
             codes.append(_COULD_NOT_COMPARE)
             found.append({"sink": configured.name, "error": str(error), "hint": error.hint})
             if not as_json:
-                click.echo(f"sink {configured.name}: {error}\nhint: {error.hint}", err=True)
+                click.echo(printable_lines(f"sink {configured.name}: {error}\nhint: {error.hint}"), err=True)
             continue
         codes.append(report.exit_code)
         if not patterns:
@@ -109,6 +110,7 @@ def command(
 
 
 def _chosen(settings: Settings, names: Sequence[str]) -> list[ConfiguredSink]:
+    check_source(settings)
     configured = configured_sinks(settings)
     if names:
         chosen = [find_sink(configured, name) for name in dict.fromkeys(names)]

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.errors import TailraceError
@@ -18,6 +19,9 @@ from tailrace.verify.verification import Verification
 
 _log = logging.getLogger("tailrace.verify")
 
+_RETRY_S: Final = 60.0
+"""A sink that could not be verified, such as one that has delivered nothing yet, does not wait for a whole interval."""
+
 
 class ContinuousVerification:
     """Runs until it is stopped. Each table has a snapshot of its own, so none is held for long."""
@@ -29,17 +33,26 @@ class ContinuousVerification:
         self._store = Store.open(settings.store.url, settings.store.options)
 
     def run(self) -> None:
+        due = dict.fromkeys((sink.name for sink in self._sinks), 0.0)
+        reasons: dict[str, str] = {}
         while not self._stopping.is_set():
-            began = time.monotonic()
             for sink in self._sinks:
-                self._attempt(sink)
-            self._stopping.wait(max(self._settings.verify.interval_s - (time.monotonic() - began), 0))
+                if self._stopping.is_set() or (began := time.monotonic()) < due[sink.name]:
+                    continue
+                reason = self._attempt(sink)
+                wait_s = self._settings.verify.interval_s
+                due[sink.name] = began + (min(wait_s, _RETRY_S) if reason else wait_s)
+                if reason and reason != reasons.get(sink.name) and not self._stopping.is_set():
+                    _log.warning("%s", reason)
+                reasons[sink.name] = reason
+            self._stopping.wait(max(min(due.values(), default=_RETRY_S) - time.monotonic(), 0))
 
     def run_once(self, sink: ConfiguredSink) -> VerificationRecord | None:
         """Verify all tables of a sink, and store what was found. None: it was stopped."""
         verification = Verification(self._settings, sink, is_cancelled=self._stopping.is_set)
-        with read_rows(self._settings, sink) as reader:
-            oids = list(reader.tables)
+        with read_rows(self._settings, sink):
+            pass  # it raises if the sink has delivered nothing yet
+        oids = verification.wanted_oids()
         reports: list[SinkReport] = []
         for oid in oids:
             began = time.monotonic()
@@ -61,14 +74,13 @@ class ContinuousVerification:
         record.save(self._store)
         return record
 
-    def _attempt(self, sink: ConfiguredSink) -> None:
-        if self._stopping.is_set():
-            return
+    def _attempt(self, sink: ConfiguredSink) -> str:
+        """Verify a sink. Returns why it could not be, or nothing."""
         try:
             record = self.run_once(sink)
         except TailraceError as error:
-            if not self._stopping.is_set():
-                _log.warning("sink %s could not be verified: %s. %s", sink.name, error, error.hint)
-            return
+            return f"sink {sink.name} could not be verified: {error}. {error.hint}"
         if record is not None:
-            _log.info("sink %s: %d rows compared, %d differ", sink.name, record.rows, record.differences)
+            incomplete = f", {record.tables_not_compared} tables not compared" if record.tables_not_compared else ""
+            _log.info("sink %s: %d rows compared, %d differ%s", sink.name, record.rows, record.differences, incomplete)
+        return ""

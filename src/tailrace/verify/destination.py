@@ -16,13 +16,19 @@ from tailrace.settings import Settings
 _LAKE = "iceberg"
 
 
-def check_verifiable(settings: Settings, configured: ConfiguredSink) -> None:
-    """Raise unless the sink's rows can be compared with the source's."""
-    common, sink = configured.common, configured.sink
+def check_source(settings: Settings) -> None:
+    """Raise unless the source's rows can be compared."""
     if settings.slatedb is not None:
         raise ConfigError(
-            "the source is SlateDB, whose rows cannot be compared yet", "`tailrace log verify` checks the log itself"
+            f"the source is the SlateDB database {settings.slatedb.url}, and only rows of PostgreSQL can be compared",
+            "`tailrace log verify` checks the log itself",
         )
+
+
+def check_verifiable(settings: Settings, configured: ConfiguredSink) -> None:
+    """Raise unless the sink's rows can be compared with the source's."""
+    check_source(settings)
+    common, sink = configured.common, configured.sink
     if common.sql or common.transform:
         raise ConfigError(
             f"sink {common.name} delivers the rows of its `{'sql' if common.sql else 'transform'}`, "

@@ -20,7 +20,7 @@ from tailrace.capture.postgres.source_connection import connect, connect_replica
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn, Relation
 from tailrace.errors import ConfigError, SourceError
-from tailrace.settings import Settings
+from tailrace.settings import Settings, SourceSettings
 from tailrace.sinks.database.postgresql.table_query import TableQuery
 from tailrace.state.fold import key_columns
 from tailrace.store import Store
@@ -76,6 +76,13 @@ def source_snapshot(settings: Settings, store: Store, is_cancelled: Callable[[],
         tables = snapshot_plan.select_tables(connection, source.publication)
         plans = snapshot_plan.plan(connection, tables, _WHOLE_HEAP)
         yield SourceSnapshot(created.lsn, {plan.relation.oid: plan for plan in plans}, connection)
+
+
+def published_relations(source: SourceSettings) -> list[Relation]:
+    """The published tables as they are now, smallest first."""
+    with connect(source) as connection:
+        tables = snapshot_plan.select_tables(connection, source.publication)
+        return [plan.relation for plan in snapshot_plan.plan(connection, tables, _WHOLE_HEAP)]
 
 
 def _check_publication(connection: psycopg.Connection[Any], publication: str) -> None:

@@ -27,7 +27,7 @@ from tailrace.store import Store
 from tailrace.verify.destination import check_verifiable, read_rows
 from tailrace.verify.document_comparison import DocumentComparison
 from tailrace.verify.report import SinkReport, TableReport
-from tailrace.verify.source_snapshot import SourceSnapshot, source_snapshot
+from tailrace.verify.source_snapshot import SourceSnapshot, published_relations, source_snapshot
 from tailrace.verify.table_comparison import TableComparison
 
 _POLL_S: Final = 0.1
@@ -59,8 +59,7 @@ class Verification:
         verified_at = datetime.now(UTC)
         store = Store.open(self.settings.store.url, self.settings.store.options)
         reader = log_reader(self.settings.store)
-        record = source_record.load(store)
-        shaping = Shaping(self.configured.common, str(record["database"]) if record else "")
+        shaping = self._shaping(store)
         with source_snapshot(self.settings, store, self.is_cancelled) as source:
             deadline = time.monotonic() + self.wait_s
             self._wait_for_log(reader, source.lsn, deadline)
@@ -73,6 +72,17 @@ class Verification:
                     self.on_table(table)
         report.seconds = time.monotonic() - began
         return report
+
+    def wanted_oids(self) -> list[int]:
+        """The published tables that the sink should have, whether it has loaded them or not."""
+        store = Store.open(self.settings.store.url, self.settings.store.options)
+        shaping = self._shaping(store)
+        relations = published_relations(self.settings.source)
+        return [relation.oid for relation in relations if self._is_wanted(relation, shaping)]
+
+    def _shaping(self, store: Store) -> Shaping:
+        record = source_record.load(store)
+        return Shaping(self.configured.common, str(record["database"]) if record else "")
 
     def _compare(
         self,

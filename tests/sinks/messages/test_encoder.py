@@ -46,9 +46,9 @@ def test_messages_one_by_one() -> None:
     assert last.key == b'{"id":1}'
 
 
-def test_logical_messages_are_published_without_tailrace_markers() -> None:
+def test_logical_messages_are_published() -> None:
     encoder = _encoder(TailraceEnvelope(ENCODINGS["json"]))
-    (found,) = encoder.encode([runs.logical_messages(("app", b"hello"), ("tailrace.snapshot", b"{}"))], PositionIds())
+    (found,) = encoder.encode([runs.logical_messages(("app", b"hello"))], PositionIds())
     assert found.destinations.to_pylist() == ["message.app"]
     assert runs.values(found)[0]["content"] == "hello"
 
