@@ -54,8 +54,15 @@ soak: setup ## run everything for MINUTES=60 while it is killed; prints what gro
 	@MINUTES=$(or $(MINUTES),60) $(BIN)/pytest -q -s -m soak tests/faults/test_endurance.py
 
 .PHONY: bench
-bench: setup ## measure rates, latency and memory, with baselines in the same run
-	@$(BIN)/python -m bench
+bench: setup ## measure rates, latency and memory, with baselines in the same run; `make bench recovery` one part
+	@$(BIN)/python -m bench $(BENCHES)
+
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+# What follows `bench` names benchmarks, which are not targets.
+BENCHES := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: $(BENCHES)
+$(BENCHES): ; @:
+endif
 
 .PHONY: docs
 docs: setup ## build the documentation as a site, in site/

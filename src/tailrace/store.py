@@ -96,7 +96,8 @@ class Store:
                 retry_config={"max_retries": 5, "retry_timeout": _RETRY_FOR},
             )
         except (BaseError, ValueError) as error:
-            raise ConfigError(f"store {url}: {error}", "see [store] in docs/configuration.md") from error
+            hint = "correct the URL or [store.options]: docs/operating.md says which options there are"
+            raise ConfigError(f"store {url}: {error}", hint) from error
         return Store(url, backend)
 
     def probe(self, prefix: str = "") -> None:

@@ -36,3 +36,11 @@ def test_links_of_the_files_beside_the_site() -> None:
         links = [link for link in LINK.findall((ROOT / name).read_text()) if "://" not in link]
         for link in links:
             assert (ROOT / link).exists(), f"{name}: {link}"
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    pages = {
+        page for path in (ROOT / "src").rglob("*.py") for page in re.findall(r"docs/[a-z/-]+\.md", path.read_text())
+    }
+    assert pages, "messages name pages of the documentation"
+    assert [page for page in sorted(pages) if not (ROOT / page).exists()] == []
