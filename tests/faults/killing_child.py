@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -12,14 +13,16 @@ from tailrace.store import FileStore, Store
 
 
 class KillingStore(FileStore):
-    step, when, count = int(sys.argv[1]), sys.argv[2], 0
+    step, when = int(sys.argv[1]), sys.argv[2]
+    numbers = itertools.count(1)
+    """Shared by two threads: the sealer's, and the one that records definitions."""
 
     def create(self, key: str, data: bytes) -> bool:
-        self.count += 1
-        if self.count == self.step and self.when == "before":
+        number = next(self.numbers)
+        if number == self.step and self.when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         created = super().create(key, data)
-        if self.count == self.step:
+        if number == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
         return created
 

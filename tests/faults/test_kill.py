@@ -117,7 +117,8 @@ CHILD = Path(__file__).with_name("killing_child.py")
 def test_kill_between_each_pair_of_durable_steps(
     step: int, when: str, database: Database, file_address: StoreAddress
 ) -> None:
-    """Steps are PUTs: source.json, then segments. After a step, the object exists, but the slot is not acknowledged."""
+    """Steps are PUTs: source.json, then segments and, at any time, the definition of the table. After a step, the
+    object exists, but the slot is not acknowledged."""
     env = environment(database, *file_address)
     store = Store.open(*file_address)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR ALL TABLES")
