@@ -103,6 +103,8 @@ class Workload:
     ) -> None:
         self.tables = _tables(random.Random(seed))
         self.committed = 0
+        self.redefinitions = 0
+        """Statements that changed a table's definition."""
         self._rng = random.Random(seed + 1)
         self._connect = connect
         self._count = lanes
@@ -246,6 +248,7 @@ class Workload:
             connection.execute(rename.format(target, sql.Identifier(old), sql.Identifier(new)))
             table.columns = {new if c == old else c: t for c, t in table.columns.items()}
         if kind != "truncate":
+            self.redefinitions += 1
             lane.replace(table)  # so that pgoutput describes every definition, not only the last one
 
 

@@ -37,7 +37,7 @@ def _connect(server: QueryServer) -> psycopg.Connection[Any]:
     return psycopg.connect(host="127.0.0.1", port=server.port, user="reader", dbname="any", autocommit=True)
 
 
-def _rows(connection: psycopg.Connection[Any], schema: str, table: str, columns: Sequence[str]) -> oracle.Rows:
+def rows(connection: psycopg.Connection[Any], schema: str, table: str, columns: Sequence[str]) -> oracle.Rows:
     """Like `oracle.rows`, without its settings, which are the server's defaults."""
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     select = sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(schema, table))
@@ -59,12 +59,12 @@ def test_every_table_of_the_scenario_matches_postgresql(scenario: Scenario, tmp_
         for (schema, name), table in scenario.marks[-1].tables.items():
             if len({column.lower() for column in table.columns}) < len(table.columns):
                 with pytest.raises(psycopg.Error, match="case"):
-                    _rows(connection, schema, name, table.columns)
+                    rows(connection, schema, name, table.columns)
                 continue
             relation = relations[schema, name]
             columns = [column.name for column in relation.columns]
             expected = _expected_rows(table, columns)
-            found = _rows(connection, schema, name, columns) if columns else expected
+            found = rows(connection, schema, name, columns) if columns else expected
             assert found == expected, f"{schema}.{name}: {difference(found, expected)}"
 
 
@@ -181,10 +181,10 @@ def _assert_same(
     table = next(t for t in lake.point().tables if (t.schema, t.table) == (schema, name))
     relation = lake.relation(table)
     columns = [column.name for column in relation.columns]
-    rows = oracle.rows(theirs, schema, name, columns)
+    expected = oracle.rows(theirs, schema, name, columns)
     stored = [c for c in columns if types.mapping(relation.columns[columns.index(c)]).form is Form.TEXT]
-    known = Table(relation.oid, tuple(columns), rows)
-    assert _rows(ours, schema, f"{name}$stored", stored) == _expected_rows(known, stored)
+    known = Table(relation.oid, tuple(columns), expected)
+    assert rows(ours, schema, f"{name}$stored", stored) == _expected_rows(known, stored)
     numbers = [c.name for c in relation.columns if c.type.name in ("int2", "int4", "int8")]
     sums = [sql.SQL("sum({0}), min({0}), count(DISTINCT {0})").format(sql.Identifier(c)) for c in numbers]
     selected = sql.SQL(", ").join([sql.SQL("count(*)"), *sums])

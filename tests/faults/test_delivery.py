@@ -143,7 +143,7 @@ class Destinations:
         self.bus = NatsStream(nats_server)
         self.bus.make(duplicate_window=WINDOW_S)
 
-    def toml(self) -> str:
+    def toml(self, history_minutes: int = 60) -> str:
         bus = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.bus.settings().items())
         return f"""
             [[sink]]
@@ -164,6 +164,7 @@ class Destinations:
             type = "iceberg"
             warehouse = "{self.lake.directory.as_uri()}"
             mode = "both"
+            history_minutes = {history_minutes}
             interval_ms = 200
             [[sink]]
             name = "bus"
