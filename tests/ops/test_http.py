@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -18,9 +18,9 @@ from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.capture.source import SourceStatus
 from tailrace.change import Lsn, Position
 from tailrace.delivery.status import Condition, SinkStatus
-from tailrace.embedded.process import free_port
+from tailrace.embedded.process import free_port, wait_until
 from tailrace.errors import ConfigError, StoreError
-from tailrace.ops import prometheus
+from tailrace.ops import http_connection, prometheus
 from tailrace.ops.cache import BackgroundCache
 from tailrace.ops.http import HttpServer, Service, rejection, routes
 from tailrace.ops.status import SINK_STATES, CaptureStatus, LogStatus, Overview
@@ -235,6 +235,9 @@ def test_control_requests_need_the_token() -> None:
         assert client.post("/sinks/lake/pause", headers=right).status_code == 200
         assert client.post("/shutdown", headers=right).status_code == 202
         assert fake.is_shut_down.wait(10)
+    with serving(fake, token=Secret("schlüssel")) as client:
+        answer = client.post("/sinks/lake/pause", headers={"Authorization": "Bearer schlüssel".encode()})
+        assert answer.status_code == 200
 
 
 def test_behind_a_proxy_nobody_is_local() -> None:
@@ -303,6 +306,39 @@ def test_an_open_connection_does_not_delay_the_stop() -> None:
             silent.sendall(b"GET /health HTTP/1.1\r\n")
             server.__exit__(None, None, None)
     assert not server._thread.is_alive()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection on which it has nothing to say."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_idle_connections_give_way_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "MOST_CONNECTIONS", 20)
+    with serving(FakeService()) as client, ExitStack() as stack:
+        address = (client.base_url.host, client.base_url.port)
+        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(60)]
+        assert client.get("/live").status_code == 200, "a probe gets through"
+        assert wait_until(lambda: sum(map(_is_closed, idle)) >= 41, 10), "at most 20 are open, with the probe's"
+        assert not all(map(_is_closed, idle))
+        assert client.get("/live").status_code == 200, "its own connection is not among them"
+
+
+def test_a_request_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "EXCHANGE_S", 0.5)
+    with serving(FakeService()) as client:
+        address = (client.base_url.host, client.base_url.port)
+        for request in (b"", b"GET /live HT", b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"):
+            with socket.create_connection(address, timeout=10) as slow:
+                slow.sendall(request)
+                while slow.recv(4096):
+                    pass
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "LOCALHOST"])

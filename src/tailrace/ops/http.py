@@ -44,6 +44,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import ConfigError, GapError, SinkRefused, TailraceError
 from tailrace.ops import prometheus
+from tailrace.ops.http_connection import LimitedConnection
 from tailrace.ops.metric_history import MetricHistory
 from tailrace.ops.status import Overview
 from tailrace.settings import HttpSettings, Secret
@@ -320,7 +321,9 @@ def _has(request: Request, token: Secret | None) -> bool:
     if token is None:
         return False
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(credentials.strip().encode(), token.reveal().encode())
+    # Headers are bytes, which are read as Latin-1.
+    given = credentials.strip().encode("latin-1")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given, token.reveal().encode())
 
 
 def _host_of(url: str) -> str:
@@ -359,7 +362,7 @@ class HttpServer:
         )
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
         self._server = uvicorn.Server(
-            uvicorn.Config(app, http="h11", ws="none", timeout_graceful_shutdown=_GRACE_SECONDS, **options)
+            uvicorn.Config(app, http=LimitedConnection, ws="none", timeout_graceful_shutdown=_GRACE_SECONDS, **options)
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
 
