@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import duckdb
 from tailrace.change import Column, Lsn, Type
 from tailrace.errors import ConfigError
 from tailrace.lake.options import IcebergOptions
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.query import macro
 from tailrace.query.lake_view import LakeVersion, LakeView
 from tailrace.query.query_error import QueryError
@@ -79,7 +79,7 @@ class DuckDBEngine:
     def __init__(self, options: IcebergOptions, limits: QuerySettings, lake: LakeView) -> None:
         self._lake = lake
         self._users = tuple(limits.users)
-        self._scratch = tempfile.TemporaryDirectory(prefix="tailrace-query-", dir=limits.temp_directory)
+        self._scratch = OwnedDirectory("query", limits.temp_directory)
         self._instance: DuckDBConnection = duckdb.connect(":memory:")
         self._lock = threading.Lock()
         self._catalogs: dict[tuple[LakeVersion, frozenset[str]], _VersionCatalog] = {}
@@ -97,7 +97,7 @@ class DuckDBEngine:
     def close(self) -> None:
         self._instance.close()
         self._bare.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     def cursor(self) -> DuckDBConnection:
         return self._instance.cursor()
@@ -119,7 +119,7 @@ class DuckDBEngine:
             run(f"SET GLOBAL {name} = {value}")
         run(f"SET GLOBAL memory_limit = '{limits.memory_bytes or _half_of_memory()}B'")
         run(f"SET GLOBAL threads = {limits.threads or os.cpu_count() or 1}")
-        run(f"SET GLOBAL temp_directory = {sql_literal(self._scratch.name)}")
+        run(f"SET GLOBAL temp_directory = {sql_literal(str(self._scratch.path))}")
         run(f"SET GLOBAL max_temp_directory_size = '{limits.temp_bytes}B'")
         if options.root.startswith("s3://"):
             run(_secret(options))

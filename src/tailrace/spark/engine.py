@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +21,7 @@ from tailrace.errors import TailraceError
 from tailrace.log import planner, snapshot
 from tailrace.log.planner import Offset
 from tailrace.log.reader import LogReader
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.settings import Settings
 from tailrace.spark import class_archive, engine_session, java_process
 from tailrace.spark.executor import SparkExecutor
@@ -67,8 +66,11 @@ class Engine:
         self._owns_session = spark is None
         self._spark = spark
         self._starting = starting
-        self._is_temporary = checkpoints is None
-        self._checkpoints = checkpoints or Path(tempfile.mkdtemp(prefix="tailrace-checkpoints-"))
+        self._temporary: OwnedDirectory | None = None
+        if checkpoints is None:
+            self._temporary = OwnedDirectory("checkpoints")
+            checkpoints = self._temporary.path
+        self._checkpoints = checkpoints
         self._store = Store.open(settings.store.url, settings.store.options)
         self._reader = LogReader(self._store)
         self._stopping = threading.Event()
@@ -144,8 +146,8 @@ class Engine:
                 self._spark.streams.removeListener(self._progress)
             for statement in self._statements.values():
                 statement.close()
-        if self._is_temporary:
-            shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
 
     @property
     def java_exit_code(self) -> int | None:

@@ -6,10 +6,10 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
+
+from tailrace.owned_directory import OwnedDirectory
 
 ADDRESS: Final = "TAILRACE_FORK_SERVER"
 """The environment variable with the address of the server's Unix socket."""
@@ -20,8 +20,8 @@ class ForkServerProcess:
 
     def __init__(self, imports: Sequence[str] = ()) -> None:
         """`imports`: more modules to import, such as the sinks'."""
-        self._directory = tempfile.TemporaryDirectory(prefix="tailrace-fork-", ignore_cleanup_errors=True)
-        self.address = str(Path(self._directory.name) / "socket")
+        self._directory = OwnedDirectory("fork")
+        self.address = str(self._directory.path / "socket")
         # Spark sets the seed for its workers: partitioning by key relies on equal hashes.
         seed = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         with socket.socket(socket.AF_UNIX) as listener:  # clients may connect before the server has imported everything
@@ -39,4 +39,4 @@ class ForkServerProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        self._directory.cleanup()
+        self._directory.remove()

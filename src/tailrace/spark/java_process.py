@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from importlib import util
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import SparkError
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.spark import java
 
 if TYPE_CHECKING:
@@ -73,8 +72,8 @@ class JavaProcess:
     """Runs from construction. It ends when this process does, because its standard input ends then."""
 
     def __init__(self, home: Path, configuration: Mapping[str, str]) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
-        self._connection = self._directory / "connection"
+        self._directory = OwnedDirectory("java")
+        self._connection = self._directory.path / "connection"
         self.process = subprocess.Popen(
             command(home, configuration, os.environ),
             stdin=subprocess.PIPE,
@@ -94,7 +93,7 @@ class JavaProcess:
                 time.sleep(_POLL_S)
             content = self._connection.read_bytes()
         finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.remove()
         port, length = struct.unpack_from("!ii", content)
         secret = content[8 : 8 + length].decode()
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, SparkError
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.spark import fork_server_process, jar, java, java_process
 from tailrace.spark.fork_server_process import ForkServerProcess
 from tailrace.spark.java_process import JavaProcess
@@ -216,7 +216,7 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
     archive = class_archive.find()
     java_options = [_ALWAYS["spark.driver.extraJavaOptions"], *(archive.options() if archive is not None else ())]
     if master.startswith("local"):
-        java_options.append(f'"-Djava.io.tmpdir={_private_directory().name}"')
+        java_options.append(f'"-Djava.io.tmpdir={_private_directory().path}"')
     if options := given.get("spark.driver.extraJavaOptions"):
         java_options.append(options)
     chosen["spark.driver.extraJavaOptions"] = " ".join(java_options)
@@ -224,12 +224,12 @@ def _configuration(master: str, packages: Sequence[str], given: Mapping[str, str
 
 
 @lru_cache(maxsize=1)
-def _private_directory() -> tempfile.TemporaryDirectory[str]:
+def _private_directory() -> OwnedDirectory:
     """Where Spark has its sockets, which take pickles from whoever may connect, and the rows that it spills.
 
-    The umask may be wider than that. The path is short, because a socket's path has about 100 characters.
+    The umask may be wider than that.
     """
-    return tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True)
+    return OwnedDirectory()
 
 
 @contextmanager

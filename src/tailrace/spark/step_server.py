@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import atexit
 import pickle
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, Listener
-from pathlib import Path
 from typing import Any, Final
 
 from tailrace.change import Lsn
@@ -20,6 +18,7 @@ from tailrace.delivery.pipeline import Pipeline
 from tailrace.delivery.step import PlannedStep
 from tailrace.delivery.task import TaskResult
 from tailrace.errors import TailraceError
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.spark.step_source import OpenStep, StepPartition
 
 PATIENCE_S: Final = 5.0
@@ -32,8 +31,8 @@ class StepServer:
 
     def __init__(self, pipelines: Callable[[], Mapping[str, Pipeline]]) -> None:
         self._pipelines = pipelines
-        self._directory = tempfile.TemporaryDirectory(prefix="tailrace-steps-", ignore_cleanup_errors=True)
-        self.address = str(Path(self._directory.name) / "socket")
+        self._directory = OwnedDirectory("steps")
+        self.address = str(self._directory.path / "socket")
         self._listener = Listener(self.address, "AF_UNIX", backlog=64)
         self._thread = threading.Thread(target=self._accept, name="step server", daemon=True)
         self._thread.start()
@@ -45,7 +44,7 @@ class StepServer:
         atexit.unregister(self.close)
         with suppress(OSError):
             self._listener.close()
-        self._directory.cleanup()
+        self._directory.remove()
 
     def _accept(self) -> None:
         while True:

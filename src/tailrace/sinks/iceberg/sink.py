@@ -7,13 +7,10 @@ repeating anything: changes that a table already has are skipped.
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from tailrace.change import Lsn
@@ -28,6 +25,7 @@ from tailrace.lake.point import Kind, Point, SnapshotSummary
 from tailrace.lake.warehouse import Warehouse
 from tailrace.log import source_record
 from tailrace.log.decoding import TableChanges
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.sinks.iceberg import delta, properties
 from tailrace.sinks.iceberg.catalog_check import catalog_findings
 from tailrace.sinks.iceberg.fingerprint import HashKey
@@ -107,12 +105,14 @@ class IcebergSink(BaseSink):
             self._generation = found.lake if found else secrets.token_hex(4)
             self._hash_key = secrets.randbits(64), secrets.randbits(64)
             catalog = JavaCatalog(self._options)
-            indexes = Path(tempfile.mkdtemp(prefix="tailrace-lake-"))
-            context = LakeContext(self.name, catalog, self._warehouse, self._hash_key, indexes)
+            indexes = OwnedDirectory("lake")
+            context = LakeContext(self.name, catalog, self._warehouse, self._hash_key, indexes.path)
             tables = TableRegistry(context, self._generation)
             pool = ThreadPoolExecutor(_THREADS, f"lake {self.name}")
             database = str(source["database"]) if source else ""
-            self._lake = _OpenLake(context, tables, TableMaintenance(context, self._options), pool, database, found)
+            self._lake = _OpenLake(
+                context, indexes, tables, TableMaintenance(context, self._options), pool, database, found
+            )
             tables.open(found.tables if found else (), pool)
             self._update_targets()
         if found is None:
@@ -172,7 +172,7 @@ class IcebergSink(BaseSink):
         lake, self._lake = self._lake, None
         if lake is not None:
             lake.pool.shutdown()
-            shutil.rmtree(lake.context.indexes, ignore_errors=True)
+            lake.indexes.remove()
             lake.context.catalog.close()
         self._cached_warehouse = None
 
@@ -260,6 +260,7 @@ class _OpenLake:
     """What the driver has between `open` and `close`."""
 
     context: LakeContext
+    indexes: OwnedDirectory
     tables: TableRegistry
     maintenance: TableMaintenance
     pool: ThreadPoolExecutor
