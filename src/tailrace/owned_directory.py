@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 _PREFIX: Final = "tailrace-"
@@ -20,7 +21,7 @@ _LOCK: Final = ".owner"
 
 
 class OwnedDirectory:
-    """A new directory with mode 0700, which exists until `remove`, or until this process ends.
+    """A new directory with mode 0700, which exists until its context or this process ends, or until `remove`.
 
     Args:
         purpose: A part of its name.
@@ -33,6 +34,14 @@ class OwnedDirectory:
         self._remove = weakref.finalize(self, _remove, self.path, _hold(self.path))
         remove_abandoned(self.path.parent)
 
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
     def remove(self) -> None:
         self._remove()
 
@@ -41,12 +50,13 @@ def remove_abandoned(parent: Path) -> None:
     """Remove this user's directories of processes that were killed."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # it has no lock, is in use, or somebody else removes it
-            if path.lstat().st_uid != os.geteuid() or path.is_symlink():
+            if path.is_symlink():
                 continue
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                if os.fstat(lock).st_uid == os.geteuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)
 

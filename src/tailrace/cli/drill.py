@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tailrace.cli.restored_server import find_programs
 from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.installation import unprivileged_user
+from tailrace.owned_directory import OwnedDirectory
 from tailrace.recovery.drill import Drill, DrillProgress
 from tailrace.recovery.drill_record import DrillRecord
 from tailrace.store import Store
@@ -50,11 +50,11 @@ def command(invocation: Invocation, lsn: str | None, directory: Path | None, bin
         text = f"drill: {progress.phase}, {progress.rows:,} rows compared"
         return [StatusLine(text, (progress.phase, progress.rows))]
 
-    with tempfile.TemporaryDirectory(prefix="tailrace-drill-", dir=directory) as name:
+    with OwnedDirectory("drill", directory) as copy:
         if owner := unprivileged_user():
-            os.chown(name, *owner)
+            os.chown(copy, *owner)
         moment = Lsn.parse(lsn) if lsn else None
-        drill = Drill(settings, store, Path(name), programs, moment, cancelled.is_set, progress)
+        drill = Drill(settings, store, copy, programs, moment, cancelled.is_set, progress)
         with status_line.shown(lines, "tailrace.drill"):
             record = drill.run()
     _print(record)
