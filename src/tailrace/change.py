@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from tailrace import stored_json
 from tailrace.errors import ConfigError, DecodeError
 
 
@@ -148,9 +149,10 @@ class Relation:
 
     @classmethod
     def from_json(cls, text: str) -> Relation:
-        raw = json.loads(text)
+        raw = stored_json.parse(text)
         columns = tuple(Column(**(c | {"type": _type(c["type"])})) for c in raw.pop("columns"))
-        return cls(columns=columns, key=tuple(raw.pop("key")), generated=tuple(raw.pop("generated")), **raw)
+        key, generated = tuple(raw.pop("key")), tuple(raw.pop("generated"))
+        return stored_json.typed(cls(columns=columns, key=key, generated=generated, **raw))
 
     @cached_property
     def digest(self) -> str:

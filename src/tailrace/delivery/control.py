@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from tailrace import stored_json
 from tailrace.errors import CorruptError
 from tailrace.log.retention import CURSORS
 from tailrace.store import Store
@@ -41,10 +42,10 @@ def load(store: Store, sink: str) -> ControlRequest:
     key = f"{CURSORS}/{sink}/{_CONTROL}"
     data = store.get(key)
     try:
-        raw = {} if data is None else json.loads(data)
+        raw = {} if data is None else stored_json.parse(data)
         lists = {name: tuple(raw.get(name, ())) for name in ("reload", "repair")}
-        return ControlRequest(**raw | lists)
-    except (ValueError, TypeError) as error:
+        return stored_json.typed(ControlRequest(**raw | lists))
+    except stored_json.ERRORS as error:
         raise CorruptError(
             f"{key}: not a control request", f"`tailrace sink resume {sink}` writes a new one"
         ) from error

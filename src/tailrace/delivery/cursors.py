@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn, Position, Relation
 from tailrace.delivery.contract import Load, State, Step
-from tailrace.errors import CorruptError, FencedError, TailraceError
+from tailrace.errors import CorruptError, FencedError
 from tailrace.log.planner import Offset
 from tailrace.log.retention import CURSORS, POSITION, read_cursor
 from tailrace.store import Store
@@ -59,16 +60,15 @@ def from_json(data: bytes, where: str) -> StoredState:
         where: Where it is stored, for the error about a newer format.
     """
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         if raw["version"] != _VERSION:
             raise CorruptError(f"{where} has format version {raw['version']}", "deliver with a newer Tailrace")
         pending = None if raw["pending"] is None else step_from_json(raw["pending"])
-        return StoredState(
-            state_from_json(raw["state"]), pending, int(raw["replays"]), tuple(raw["loaded"]), raw.get("place", 0)
-        )
+        state, loaded = state_from_json(raw["state"]), tuple(raw["loaded"])
+        return stored_json.typed(StoredState(state, pending, int(raw["replays"]), loaded, raw.get("place", 0)))
     except CorruptError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
+    except stored_json.ERRORS as error:
         raise ValueError("not the state of a sink") from error
 
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tailrace import stored_json
 from tailrace.change import Change, Lsn, Position
 from tailrace.delivery.sink_settings import ConfiguredSink
-from tailrace.errors import ConfigError, CorruptError, GapError, PoisonError, SinkRefused, TailraceError
+from tailrace.errors import ConfigError, CorruptError, GapError, PoisonError, SinkRefused
 from tailrace.log.change_text import to_json
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import CURSORS
@@ -213,14 +214,11 @@ def _position(key: str) -> Position:
 
 def _parse(data: bytes, sink: str, key: str, is_replay_requested: bool) -> DeadLetter:
     try:
-        raw = json.loads(data)
-        return DeadLetter(
-            sink,
-            _position(key),
-            str(raw["reason"]),
-            str(raw.get("recorded_at", "")),
-            dict(raw["change"]),
-            is_replay_requested,
-        )
-    except (ValueError, KeyError, TypeError, TailraceError) as error:
+        raw = stored_json.parse(data)
+        change = {str(name): value for name, value in raw["change"].items()}
+        position, recorded_at = _position(key), str(raw.get("recorded_at", ""))
+        found = DeadLetter(sink, position, str(raw["reason"]), recorded_at, change, is_replay_requested)
+        found.summary, found.relation_id  # noqa: B018 (raises if the change lacks what they need)
+        return found
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{key} is not a dead letter", "restore it from a copy of the store") from error

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace import types
+from tailrace import stored_json, types
 from tailrace.change import Lsn, Relation
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.images import Images, record_batch
@@ -91,13 +91,13 @@ class Repair:
             return None
         try:
             table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-            about = json.loads(table.schema.metadata[b"repair"])
+            about = stored_json.parse(table.schema.metadata[b"repair"])
             relation = Relation.from_json(about["relation"])
             schema, name = about["target"]
             columns = [column.to_pylist() for column in table.columns[1:]]
             rows = list(zip(table.column(0).to_pylist(), zip(*columns, strict=True), strict=True))
             position = Lsn.parse(about["position"])
-        except (pa.ArrowInvalid, ValueError, KeyError, TypeError, TailraceError) as error:
+        except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
             raise CorruptError(f"{key} is not a repair", "verify again") from error
         inserted, updated, deleted = ([row for letter, row in rows if letter == own] for own in "IUD")
         return cls(relation, (schema, name), position, inserted, updated, deleted, id)
@@ -157,8 +157,12 @@ def save_outcome(store: Store, sink: str, id: str, outcome: RepairOutcome) -> No
 
 def load_outcome(store: Store, sink: str, id: str) -> RepairOutcome | None:
     """None: the sink has not executed it yet."""
-    data = store.get(_key(sink, id, "json"))
-    return None if data is None else RepairOutcome(**json.loads(data))
+    key = _key(sink, id, "json")
+    data = store.get(key)
+    try:
+        return None if data is None else stored_json.typed(RepairOutcome(**stored_json.parse(data)))
+    except stored_json.ERRORS as error:
+        raise CorruptError(f"{key} is not the outcome of a repair", "verify again") from error
 
 
 def _positions(cursor: Lsn, count: int) -> ChangePositions:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from tailrace import stored_json
 from tailrace.change import Lsn
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.log.retention import CURSORS
 from tailrace.store import Store
 
@@ -104,16 +105,14 @@ class SinkStatus:
     @classmethod
     def from_json(cls, text: bytes | str, name: str = _STATUS) -> SinkStatus:
         try:
-            raw = json.loads(text)
-            return cls(
-                **raw
-                | {
-                    "cursor": None if raw["cursor"] is None else Lsn.parse(raw["cursor"]),
-                    "log_end": Lsn.parse(raw["log_end"]),
-                    "updated_at": datetime.fromisoformat(raw["updated_at"]),
-                }
-            )
-        except (ValueError, KeyError, TypeError, TailraceError) as error:
+            raw = stored_json.parse(text)
+            parsed = {
+                "cursor": None if raw["cursor"] is None else Lsn.parse(raw["cursor"]),
+                "log_end": Lsn.parse(raw["log_end"]),
+                "updated_at": datetime.fromisoformat(raw["updated_at"]),
+            }
+            return stored_json.typed(cls(**raw | parsed))
+        except stored_json.ERRORS as error:
             raise CorruptError(f"{name}: not a sink's status", "remove it; a running sink writes it anew") from error
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from tailrace.errors import ConfigError, CorruptError
+from tailrace import stored_json
+from tailrace.errors import CorruptError
 from tailrace.lake.point import SnapshotSummary
 
 
@@ -52,13 +52,17 @@ class TableMetadata:
     @classmethod
     def parse(cls, data: bytes, location: str) -> TableMetadata:
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             schemas = {s["schema-id"]: {f["name"]: f["type"] for f in s["fields"]} for s in raw["schemas"]}
             snapshots = [_snapshot(s) for s in raw.get("snapshots") or ()]
             ids = {s["schema-id"]: {f["name"]: f["id"] for f in s["fields"]} for s in raw["schemas"]}
             current = raw.get("current-snapshot-id")
-            return cls(location, {s.id: s for s in snapshots}, schemas, raw["current-schema-id"], ids, current)
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            by_id = {s.id: s for s in snapshots}
+            found = stored_json.typed(cls(location, by_id, schemas, raw["current-schema-id"], ids, current))
+            if {found.current_schema, *(s.schema_id for s in snapshots if s.schema_id is not None)} - schemas.keys():
+                raise ValueError("a schema is missing")
+            return found
+        except (*stored_json.ERRORS, OSError) as error:
             raise CorruptError(f"{location} is not Iceberg metadata", "check that the table is complete") from error
 
     @cached_property

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
+from tailrace import stored_json
 from tailrace.change import Lsn, Relation
 from tailrace.delivery.contract import REWIND
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.store import Store
 
 _VERSION: Final = 1
@@ -106,11 +107,11 @@ def load(warehouse: Store, sink: str) -> Point | None:
 
 def parse(data: bytes, where: str) -> Point:
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         if raw["version"] != _VERSION:
             raise CorruptError(f"{where} has format version {raw['version']}", "use a newer Tailrace")
         tables = tuple([PointTable(**(table | {"since": _lsn(table["since"])})) for table in raw["tables"]])
-        return Point(
+        found = Point(
             raw["sink"],
             Lsn.parse(raw["cursor"]),
             _time(raw["committed_at"]),
@@ -119,9 +120,10 @@ def parse(data: bytes, where: str) -> Point:
             tables,
             raw["lake"],
         )
+        return stored_json.typed(found)
     except CorruptError:
         raise
-    except (ValueError, KeyError, TypeError, TailraceError) as error:
+    except stored_json.ERRORS as error:
         raise CorruptError(
             f"{where} is not a consistent point", "remove it: the tables' snapshots record their positions"
         ) from error
@@ -153,7 +155,12 @@ def load_relation(warehouse: Store, sink: str, digest: str) -> Relation:
             f"{warehouse.url}: {_relation_key(sink, digest)} is missing, although a table refers to it",
             REWIND.format(sink),
         )
-    return Relation.from_json(data.decode())
+    try:
+        return Relation.from_json(data.decode())
+    except stored_json.ERRORS as error:
+        raise CorruptError(
+            f"{warehouse.url}: {_relation_key(sink, digest)} is not a relation", REWIND.format(sink)
+        ) from error
 
 
 def key(sink: str) -> str:

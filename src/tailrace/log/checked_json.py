@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tailrace import stored_json
 from tailrace.errors import CorruptError
 
 
@@ -25,14 +26,14 @@ def parse(text: bytes, name: str, version: int, *, not_one: str, hint: str) -> d
         hint: What the operator should do about a damaged object.
     """
     try:
-        raw: dict[str, Any] = json.loads(text)
+        raw: dict[str, Any] = stored_json.parse(text)
         digest = raw.pop("sha256")
-    except (ValueError, KeyError, AttributeError):
+    except stored_json.ERRORS:
         raise CorruptError(f"{name} {not_one}", hint) from None
     if digest != _digest(raw):
         raise CorruptError(f"{name}: checksum does not match", hint)
-    if raw["version"] != version:
-        raise CorruptError(f"{name} has format version {raw['version']}", "read it with a newer Tailrace")
+    if raw.get("version") != version:
+        raise CorruptError(f"{name} has format version {raw.get('version')}", "read it with a newer Tailrace")
     return raw
 
 

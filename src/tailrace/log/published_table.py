@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn, Relation
 from tailrace.errors import CorruptError
 from tailrace.log.snapshot import SnapshotReader
@@ -24,8 +25,8 @@ def load(store: Store) -> Sequence[Relation]:
     """The published tables; empty if capture does not take snapshots by itself."""
     data = store.get(KEY)
     try:
-        return [Relation.from_json(json.dumps(raw)) for raw in json.loads(data or b"[]")]
-    except (ValueError, KeyError, TypeError) as error:
+        return [Relation.from_json(json.dumps(raw)) for raw in stored_json.parse(data or b"[]")]
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{KEY} is not a file that capture wrote", "remove it: capture writes it again") from error
 
 

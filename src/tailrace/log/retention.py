@@ -6,14 +6,14 @@ writes the record of what it removes first and then deletes the oldest objects f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from tailrace import stored_json
 from tailrace.change import Lsn, Position
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.log import snapshot
 from tailrace.log.consistency import RowStructure
 from tailrace.log.listing import LogObject, find_covered, list_objects
@@ -193,7 +193,8 @@ def newest_snapshots(store: Store) -> dict[str, Lsn]:
 
 
 def _text(store: Store, key: str, field: str) -> str:
+    data = store.get(key)
     try:
-        return str(json.loads(store.get(key) or b"")[field])
-    except (ValueError, KeyError, TypeError, TailraceError) as error:
+        return str(stored_json.parse(data or b"")[field])
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{key} has no {field}", "retention removes nothing until this is repaired") from error

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError
 from tailrace.log import checked_json
@@ -172,12 +173,12 @@ class SchemaRecord:
     @classmethod
     def from_json(cls, text: bytes, name: str) -> SchemaRecord:
         raw = checked_json.parse(text, name, VERSION, not_one="is not a record of definitions", hint=_HINT)
-        return cls(
-            Lsn.parse(raw["lsn"]),
-            datetime.fromisoformat(raw["read_at"]),
-            raw["database_oid"],
-            tuple([table_from_json(table) for table in raw["tables"]]),
-        )
+        try:
+            tables = tuple([table_from_json(table) for table in raw["tables"]])
+            read_at = datetime.fromisoformat(raw["read_at"])
+            return stored_json.typed(cls(Lsn.parse(raw["lsn"]), read_at, raw["database_oid"], tables))
+        except stored_json.ERRORS as error:
+            raise CorruptError(f"{name} is not a record of definitions", _HINT) from error
 
 
 def table_from_json(raw: Mapping[str, Any]) -> RecordedTable:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from tailrace import stored_json
 from tailrace.errors import CorruptError
 from tailrace.store import Store
 
@@ -22,6 +23,6 @@ def load(store: Store) -> frozenset[int] | None:
     if data is None:
         return None
     try:
-        return frozenset(int(oid) for oid in json.loads(data)["seen"])
-    except (ValueError, KeyError, TypeError) as error:
+        return frozenset(int(oid) for oid in stored_json.parse(data)["seen"])
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{KEY} is not a file that capture wrote", "remove it: capture writes it again") from error

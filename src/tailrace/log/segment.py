@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailrace import stored_json
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.log_rows import LogRows
@@ -150,22 +151,20 @@ class Header:
 
     @classmethod
     def from_json(cls, text: str) -> Header:
-        raw: dict[str, Any] = json.loads(text)
+        raw: dict[str, Any] = stored_json.parse(text)
         if raw["version"] not in (VERSION, RESUME_VERSION):
             raise CorruptError(
                 f"segment {raw['id']} has format version {raw['version']}", "read it with a newer Tailrace"
             )
-        return cls(
-            **raw
-            | {
-                "source": SourceIdentity.from_raw(raw["source"]),
-                "first": Position.parse(raw["first"]) if raw["first"] else None,
-                "last": Position.parse(raw["last"]) if raw["last"] else None,
-                "end_lsn": Lsn.parse(raw["end_lsn"]),
-                "gap_from": Lsn.parse(raw["gap_from"]) if raw["gap_from"] else None,
-                "relations": tuple(RelationUse(*u) for u in raw["relations"]),
-            }
-        )
+        parsed = {
+            "source": SourceIdentity.from_raw(raw["source"]),
+            "first": Position.parse(raw["first"]) if raw["first"] else None,
+            "last": Position.parse(raw["last"]) if raw["last"] else None,
+            "end_lsn": Lsn.parse(raw["end_lsn"]),
+            "gap_from": Lsn.parse(raw["gap_from"]) if raw["gap_from"] else None,
+            "relations": tuple(RelationUse(*u) for u in raw["relations"]),
+        }
+        return stored_json.typed(cls(**raw | parsed))
 
     @cached_property
     def link(self) -> str:
@@ -381,7 +380,7 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
         # Links are digests of the text, so another text with the same meaning would break the chain.
         if header.to_json() != text:
             raise CorruptError(f"{name}: the header of segment {header.id} is not in its canonical form", _RESTORE)
-    return headers, {digest: _relation(text) for digest, text in json.loads(raw[_RELATIONS]).items()}
+    return headers, {digest: _relation(text) for digest, text in stored_json.parse(raw[_RELATIONS]).items()}
 
 
 @lru_cache(maxsize=10_000)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailrace import types
+from tailrace import stored_json, types
 from tailrace.change import Lsn, Relation
 from tailrace.column_name import unused_name
 from tailrace.errors import CorruptError
@@ -102,16 +102,20 @@ class TableSnapshot:
     @classmethod
     def from_json(cls, text: bytes, name: str, store: Store | None = None) -> TableSnapshot:
         raw = checked_json.parse(text, name, VERSION, not_one="does not describe a snapshot", hint=_HINT)
-        return cls(
-            raw["id"],
-            Relation.from_json(json.dumps(raw["relation"])),
-            Lsn.parse(raw["lsn"]),
-            SourceIdentity.from_raw(raw["source"]),
-            datetime.fromisoformat(raw["taken_at"]),
-            raw["rows"],
-            tuple(SnapshotChunk(**chunk) for chunk in raw["chunks"]),
-            store,
-        )
+        try:
+            found = cls(
+                raw["id"],
+                Relation.from_json(json.dumps(raw["relation"])),
+                Lsn.parse(raw["lsn"]),
+                SourceIdentity.from_raw(raw["source"]),
+                datetime.fromisoformat(raw["taken_at"]),
+                raw["rows"],
+                tuple(SnapshotChunk(**chunk) for chunk in raw["chunks"]),
+                store,
+            )
+            return stored_json.typed(found)
+        except stored_json.ERRORS as error:
+            raise CorruptError(f"{name} does not describe a snapshot", _HINT) from error
 
 
 def announce(store: Store, snapshot: TableSnapshot) -> None:

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.store import Store
 
 _PREFIX: Final = "snapshot_requests"
@@ -72,10 +73,9 @@ def _load(store: Store, key: str) -> SnapshotRequest | None:
     if data is None:
         return None
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         requested_at = datetime.fromisoformat(raw["requested_at"])
-        return SnapshotRequest(
-            **raw | {"requested_at": requested_at, "lsn": None if raw["lsn"] is None else Lsn.parse(raw["lsn"])}
-        )
-    except (ValueError, KeyError, TypeError, TailraceError) as error:
+        lsn = None if raw["lsn"] is None else Lsn.parse(raw["lsn"])
+        return stored_json.typed(SnapshotRequest(**raw | {"requested_at": requested_at, "lsn": lsn}))
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{key} is not a snapshot request", "remove it") from error

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError
 from tailrace.log.segment import SourceIdentity
@@ -32,9 +33,9 @@ def load(store: Store) -> Mapping[str, Any] | None:
     if data is None:
         return None
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         Lsn.parse(raw["begins_at"])
-    except (ValueError, KeyError, TypeError) as error:
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{KEY} is not a file that capture wrote", "restore it from a copy of the store") from error
     return raw  # type: ignore[no-any-return]
 

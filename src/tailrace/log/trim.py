@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from tailrace import stored_json
 from tailrace.change import Position
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.log.segment import PREFIX
 from tailrace.store import Store
 
@@ -31,9 +32,9 @@ class Trim:
         if data is None:
             return None
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             return Trim(int(raw["first_id"]), str(raw["previous"]), Position.parse(raw["end"]))
-        except (ValueError, KeyError, TypeError, TailraceError) as error:
+        except stored_json.ERRORS as error:
             raise CorruptError(f"{KEY}: not a record of retention", "restore it from a copy of the store") from error
 
     def save(self, store: Store) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailrace import stored_json
 from tailrace.errors import CorruptError
 from tailrace.recovery.backup_record import BackupFile
 
@@ -24,12 +24,12 @@ class ManifestEntry:
 def parse(data: bytes, where: str) -> Mapping[str, ManifestEntry]:
     """The files of a manifest by path. Raises CorruptError if it does not match its own checksum."""
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         body = data[: data.rindex(b'"Manifest-Checksum"')]
         if hashlib.sha256(body).hexdigest() != raw["Manifest-Checksum"]:
             raise ValueError
         return {_path(file): _entry(file) for file in raw["Files"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except stored_json.ERRORS as error:
         raise CorruptError(f"{where}: the manifest is damaged", _HINT) from error
 
 

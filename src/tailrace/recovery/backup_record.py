@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
+from tailrace import stored_json
 from tailrace.change import Lsn
 from tailrace.errors import CorruptError
 from tailrace.recovery import compressed_object
@@ -77,14 +78,14 @@ class BackupRecord:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         try:
-            raw: dict[str, Any] = json.loads(data)
+            raw: dict[str, Any] = stored_json.parse(data)
             if raw.pop("version") != 1:
                 raise ValueError
             lsns = {key: Lsn(raw[key]) for key in ("start_lsn", "end_lsn")}
             times = {key: datetime.fromisoformat(raw[key]) for key in ("started_at", "ended_at")}
             tablespaces = tuple(Tablespace(**each) for each in raw["tablespaces"])
-            return cls(**raw | lsns | times | {"tablespaces": tablespaces})
-        except (ValueError, KeyError, TypeError) as error:
+            return stored_json.typed(cls(**raw | lsns | times | {"tablespaces": tablespaces}))
+        except stored_json.ERRORS as error:
             raise CorruptError(f"{where} is not a backup's record", _RESTORE_COPY) from error
 
     def create(self, store: Store) -> None:
@@ -93,8 +94,12 @@ class BackupRecord:
 
     def verified_at(self, store: Store) -> datetime | None:
         """When `backup verify` last found the backup intact."""
-        data = store.get(f"{self.prefix}/{_VERIFIED}")
-        return None if data is None else datetime.fromisoformat(json.loads(data)["at"])
+        key = f"{self.prefix}/{_VERIFIED}"
+        data = store.get(key)
+        try:
+            return None if data is None else datetime.fromisoformat(stored_json.parse(data)["at"])
+        except stored_json.ERRORS as error:
+            raise CorruptError(f"{store.url}: {key} was not written by `backup verify`", "verify again") from error
 
     def mark_verified(self, store: Store, at: datetime) -> None:
         store.replace(f"{self.prefix}/{_VERIFIED}", json.dumps({"at": at.isoformat()}).encode())
@@ -147,7 +152,10 @@ def encode_index(files: Sequence[BackupFile]) -> bytes:
 
 def read_index(store: Store, id: str) -> list[BackupFile]:
     lines = _require(store, index_key(id)).splitlines()
-    return [BackupFile(**json.loads(line)) for line in lines]
+    try:
+        return [stored_json.typed(BackupFile(**stored_json.parse(line))) for line in lines]
+    except stored_json.ERRORS as error:
+        raise CorruptError(f"{store.url}: {index_key(id)} is not a backup's index", _RESTORE_COPY) from error
 
 
 def read_manifest(store: Store, id: str) -> bytes:

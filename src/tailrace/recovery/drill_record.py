@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
+from tailrace import stored_json
 from tailrace.change import Lsn
-from tailrace.errors import ConfigError, CorruptError
+from tailrace.errors import CorruptError
 from tailrace.store import Store
 
 _PREFIX: Final = "drills"
@@ -68,19 +69,17 @@ class DrillRecord:
     @classmethod
     def _from_json(cls, data: bytes, where: str) -> Self:
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             if raw.pop("version") != 1:
                 raise ValueError
-            return cls(
-                **raw
-                | {
-                    "at": datetime.fromisoformat(raw["at"]),
-                    "lsn": None if raw["lsn"] is None else Lsn.parse(raw["lsn"]),
-                    "differences": tuple(TableDifference(**each) for each in raw["differences"]),
-                    "not_compared": tuple((table, reason) for table, reason in raw["not_compared"]),
-                }
-            )
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            parsed = {
+                "at": datetime.fromisoformat(raw["at"]),
+                "lsn": None if raw["lsn"] is None else Lsn.parse(raw["lsn"]),
+                "differences": tuple(TableDifference(**each) for each in raw["differences"]),
+                "not_compared": tuple((table, reason) for table, reason in raw["not_compared"]),
+            }
+            return stored_json.typed(cls(**raw | parsed))
+        except stored_json.ERRORS as error:
             raise CorruptError(f"{where} is not a drill's record", "remove it, and run `tailrace drill`") from error
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from tailrace import stored_json
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, WrongSource
@@ -41,9 +42,9 @@ class System:
         if data is None:
             return None
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             return cls(str(raw["system_id"]), int(raw["segment_bytes"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except stored_json.ERRORS as error:
             raise CorruptError(f"{store.url}: {SYSTEM} was not written by the archive", _RESTORE_COPY) from error
 
     def save(self, store: Store) -> None:
@@ -81,9 +82,9 @@ class ArchivePosition:
         if data is None:
             return None
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             return cls(int(raw["timeline"]), Lsn.parse(raw["lsn"]), datetime.fromisoformat(raw["at"]))
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
+        except stored_json.ERRORS as error:
             raise CorruptError(
                 f"{store.url}: {POSITION} is not a file that the archive wrote", _RESTORE_COPY
             ) from error

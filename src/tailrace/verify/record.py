@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from tailrace import stored_json
 from tailrace.change import Lsn
-from tailrace.errors import CorruptError, TailraceError
+from tailrace.errors import CorruptError
 from tailrace.log.retention import CURSORS
 from tailrace.store import Store
 
@@ -60,8 +61,9 @@ def load_records(store: Store) -> Iterator[VerificationRecord]:
         parts = info.key.split("/")
         if len(parts) == 3 and parts[2] == _RECORD and (data := store.get(info.key)) is not None:
             try:
-                raw = json.loads(data)
+                raw = stored_json.parse(data)
                 at, position = datetime.fromisoformat(raw["verified_at"]), Lsn.parse(raw["position"])
-                yield VerificationRecord(**raw | {"verified_at": at, "position": position})
-            except (ValueError, KeyError, TypeError, TailraceError) as error:
+                record = stored_json.typed(VerificationRecord(**raw | {"verified_at": at, "position": position}))
+            except stored_json.ERRORS as error:
                 raise CorruptError(f"{info.key} is not the record of a verification", "remove it") from error
+            yield record

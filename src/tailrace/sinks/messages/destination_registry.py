@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast, get_args
 
+from tailrace import stored_json
 from tailrace.errors import ConfigError, CorruptError, SinkError, TailraceError
 from tailrace.log.published_table import PublishedOids
 from tailrace.log.retention import CURSORS
@@ -141,9 +142,9 @@ def load(store: Store, sink: str, hint: str) -> DestinationRegistry:
                 _standing(raw["standing"]),
                 int(raw["seen_at_us"]),
             )
-            for raw in json.loads(data or b"[]")
+            for raw in stored_json.parse(data or b"[]")
         ]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except stored_json.ERRORS as error:
         raise CorruptError(
             f"{key} does not list the tables of sink {sink}", "remove it: the sink writes it again"
         ) from error

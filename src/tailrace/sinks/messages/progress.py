@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from tailrace import stored_json
 from tailrace.change import Position
 from tailrace.delivery.contract import Part
-from tailrace.errors import TailraceError
 from tailrace.log.decoding import SNAPSHOT, Chunk, LogicalMessages, TableChanges
 
 Mask = npt.NDArray[np.bool_]
@@ -57,7 +57,7 @@ class Progress:
     def from_json(cls, data: str | bytes) -> Progress:
         """Parse what `to_json` returned. Raises ValueError for anything else."""
         try:
-            raw = json.loads(data)
+            raw = stored_json.parse(data)
             loads = {id: LoadProgress(*map(_position, positions)) for id, positions in raw["loads"].items()}
             return cls(
                 str(raw["source"]),
@@ -66,7 +66,7 @@ class Progress:
                 loads,
                 frozenset(Position.parse(text) for text in raw["dead_letters"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, TailraceError) as error:
+        except stored_json.ERRORS as error:
             raise ValueError("not the progress of a sink") from error
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from tailrace import stored_json
 from tailrace.errors import ConfigError, SinkError, SinkRefused, TailraceError
 from tailrace.settings import Secret
 from tailrace.sinks.messages.schema_difference import differences
@@ -244,7 +245,7 @@ class _Answer:
     @classmethod
     def parse(cls, url: str, status: int, data: bytes) -> _Answer:
         try:
-            content = json.loads(data)
+            content = stored_json.parse(data)
         except ValueError:
             content = None
         return cls(url, status, content if isinstance(content, dict) else {}, isinstance(content, dict))

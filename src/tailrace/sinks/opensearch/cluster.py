@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from tailrace import stored_json
 from tailrace.errors import SinkError, SinkRefused, TailraceError
 from tailrace.http.client import HttpAnswer, HttpClient, NoConnection
 from tailrace.retry import Backoff
@@ -32,7 +33,7 @@ class ClusterAnswer:
 
     def json(self) -> Any:
         try:
-            return json.loads(self.text)
+            return stored_json.parse(self.text)
         except ValueError:
             raise SinkError("the cluster's answer is not JSON", "Retrying. Is a proxy in between?") from None
 
@@ -40,7 +41,7 @@ class ClusterAnswer:
     def error(self) -> str:
         """The type of the error. Its reason is never shown: it may quote values."""
         try:
-            found = json.loads(self.text).get("error")
+            found = stored_json.parse(self.text).get("error")
         except (ValueError, AttributeError):
             return ""
         return str(found.get("type", "")) if isinstance(found, dict) else ""

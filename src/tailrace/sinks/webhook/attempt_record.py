@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tailrace import stored_json
 from tailrace.errors import CorruptError
 from tailrace.log.retention import CURSORS
 from tailrace.sinks.webhook.circuit import Circuit
@@ -50,14 +51,14 @@ def load(store: Store, sink: str) -> AttemptRecord:
     if data is None:
         return AttemptRecord()
     try:
-        raw = json.loads(data)
+        raw = stored_json.parse(data)
         return AttemptRecord(
             {str(id) for id in raw["delivered"]},
             {str(id): int(tries) for id, tries in raw["tries"].items()},
             {str(id): int(most) for id, most in raw["most"].items()},
             Circuit(int(raw["failures"]), float(raw["not_before"])),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except stored_json.ERRORS as error:
         raise CorruptError(
             f"{store.url}: {key} is not the record of attempts of sink {sink}",
             "remove it: the sink then delivers some changes again, with the same ids",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import quote_plus, urlencode
 
+from tailrace import stored_json
 from tailrace.errors import SinkError, SinkRefused
 from tailrace.http.client import HttpAnswer, HttpClient
 from tailrace.http.origin import HttpUrl
@@ -131,7 +131,7 @@ class OAuthAuthorization:
 
     def _parse(self, body: bytes) -> tuple[str, float]:
         try:
-            raw = json.loads(body)
+            raw = stored_json.parse(body)
             token, kind = str(raw["access_token"]), str(raw.get("token_type", "bearer"))
             life_s = float(raw.get("expires_in") or _DEFAULT_LIFE_S)
         except (ValueError, KeyError, TypeError, AttributeError):
