@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.change import Relation
+from tailrace.change import Lsn, Relation
+from tailrace.errors import DecodeError
 from tailrace.log_rows import I64, U8, LogRows, RowBatch
 
 # XLogData is 'w', start LSN, end LSN, send time, then the pgoutput message.
@@ -25,6 +26,8 @@ _SEND_TIME = 17
 # PostgreSQL counts microseconds from 2000-01-01.
 EPOCH_SHIFT_US = 946_684_800_000_000
 
+_NOT_PGOUTPUT = "is the server behind a proxy that changes bytes? The log is not affected"
+
 # Arrow estimates the output's size as rows times stop, which overflows with its default stop.
 _NO_STOP = 1 << 31
 
@@ -33,6 +36,11 @@ _IS_ROW = np.zeros(256, dtype=np.bool_)
 _IS_ROW[[C, D, INSERT, M, ORIGIN, T, U]] = True
 _IS_CHANGE = np.zeros(256, dtype=np.int64)
 _IS_CHANGE[[D, INSERT, M, T, U]] = 1
+_IN_TRANSACTION = np.zeros(256, dtype=np.bool_)
+_IN_TRANSACTION[[B, D, INSERT, ORIGIN, T, U]] = True
+_SHORTEST = np.full(256, np.iinfo(np.int64).max)
+_SHORTEST[[B, C, D, INSERT, M, ORIGIN, R, T, U, Y]] = [21, 26, 8, 8, 15, 10, 10, 6, 8, 7]
+"""The bytes that a message of each kind has at least. Others are never sent."""
 _HAS_RELATION = np.zeros(256, dtype=np.bool_)
 _HAS_RELATION[[D, INSERT, U]] = True
 
@@ -48,6 +56,8 @@ class OpenTransaction:
     """The ordinal of the next change."""
     left_out: int = 0
     """How many of its changes were left out so far."""
+    is_open: bool = False
+    """Whether its commit is still to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,13 @@ class MessageIndex:
     def of(frames: Frames) -> MessageIndex:
         ends = np.cumsum(frames.lengths)
         starts = ends - frames.lengths
-        return MessageIndex(frames.data, starts, ends, np.frombuffer(frames.data, dtype=np.uint8)[starts + HEADER])
+        if frames.lengths.min() <= HEADER:
+            raise DecodeError("the stream has a frame without a message", _NOT_PGOUTPUT)
+        kind = np.frombuffer(frames.data, dtype=np.uint8)[starts + HEADER]
+        for short in np.flatnonzero(frames.lengths - HEADER < _SHORTEST[kind]):
+            size = frames.lengths[short] - HEADER
+            raise DecodeError(f"the stream has a message {chr(kind[short])!r} of {size} bytes", _NOT_PGOUTPUT)
+        return MessageIndex(frames.data, starts, ends, kind)
 
     def descriptions(self) -> list[tuple[int, bytes]]:
         """RELATION and TYPE messages, each with its index among the messages."""
@@ -119,6 +135,8 @@ def read(
     xids = np.concatenate([[transaction.xid], _be32(buffer, at_begin + 17)])
     which = np.cumsum(kind == B)
     commit_lsn, commit_ts, xid = commit_lsns[which], commit_tss[which], xids[which]
+    commits = np.flatnonzero(kind == C)
+    _check_transactions(kind, which, commit_lsn, _be64(buffer, message[commits] + 2), transaction)
 
     # A message outside any transaction becomes a transaction of its own at the last byte of its record. Its LSN is the
     # record's end, where the commit of another transaction may start.
@@ -133,6 +151,8 @@ def read(
     # TRUNCATE of several tables is one change per table.
     truncates = np.flatnonzero(kind == T)
     weight[truncates] = _be32(buffer, message[truncates] + 1)
+    if not np.array_equal(ends[truncates] - message[truncates], 6 + 4 * weight[truncates]):
+        raise DecodeError("the stream has a TRUNCATE of another size than its number of tables", _NOT_PGOUTPUT)
 
     counted = np.cumsum(weight)
     base = np.concatenate([[-transaction.ordinal], counted[begins]])
@@ -147,7 +167,6 @@ def read(
 
     # The commit of a transaction without changes is left out: otherwise a sink's own write would cause its next one.
     # PostgreSQL 14 also sends transactions without published changes.
-    commits = np.flatnonzero(kind == C)
     changes = ordinal[commits]
     is_new = commit_lsn >= skip_below
     repeated = 0 if is_new.all() else int(_IS_CHANGE[kind[~is_new]].sum())
@@ -181,6 +200,19 @@ def read(
     payload = pc.binary_slice(payload, HEADER, stop=_NO_STOP)
     rows = LogRows(commit_lsn, ordinal, lsn, xid, commit_ts, kind, relation_id, payload)
     return RowBatch(rows, committed_rows, end_lsn, defined, repeated, len(own_changes))
+
+
+def _check_transactions(kind: U8, which: I64, commit_lsn: I64, committed: I64, transaction: OpenTransaction) -> None:
+    """Raise unless all changes are inside transactions, whose commits have the LSNs that their beginnings announced."""
+    is_open = which - np.cumsum(kind == C) + transaction.is_open
+    if not np.array_equal(committed, commit_lsn[kind == C]) or (is_open[kind == C] != 0).any():
+        raise DecodeError("the stream has a commit that does not belong to its transaction", _NOT_PGOUTPUT)
+    for stray in np.flatnonzero(_IN_TRANSACTION[kind] & (is_open != 1)):
+        lsn = Lsn(commit_lsn[stray])
+        raise DecodeError(
+            f"the stream has a message {chr(kind[stray])!r} outside transactions near {lsn}", _NOT_PGOUTPUT
+        )
+    transaction.is_open = bool(is_open[-1])
 
 
 def _own_changes(relation_id: I64, described: Sequence[tuple[int, Relation]], own: Collection[int]) -> I64:
