@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -15,6 +16,9 @@ from typing import Any, Final, NamedTuple
 from tailrace import stored_json
 from tailrace.errors import ConfigError, DecodeError
 
+_LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_ORDINAL: Final = re.compile(r"[0-9]{1,18}")
+
 
 class Lsn(int):
     """A position in the write-ahead log, printed as PostgreSQL prints it."""
@@ -23,13 +27,10 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
-        high, slash, low = text.partition("/")
-        try:
-            if not slash or len(high) > 8 or len(low) > 8:
-                raise ValueError
-            return cls((int(high, 16) << 32) | int(low, 16))
-        except ValueError:
-            raise ConfigError(f"{text!r} is not an LSN", "an LSN looks like 0/1A2B3C4") from None
+        found = _LSN.fullmatch(text)
+        if found is None:
+            raise ConfigError(f"{text!r} is not an LSN", "an LSN looks like 0/1A2B3C4")
+        return cls((int(found[1], 16) << 32) | int(found[2], 16))
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
@@ -48,7 +49,7 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> Position:
         """Parse `0/1A2B3C4:17`; an LSN alone is the position of that commit's first change."""
         lsn, colon, ordinal = text.partition(":")
-        if colon and not ordinal.isdecimal():
+        if colon and not _ORDINAL.fullmatch(ordinal):
             raise ConfigError(f"{text!r} is not a position", "a position looks like 0/1A2B3C4:17")
         return cls(Lsn.parse(lsn), int(ordinal) if colon else 0)
 

@@ -7,6 +7,7 @@ bounded part of the log; its answer says how far it got, and has a cursor to go 
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -51,6 +52,8 @@ _MAX_DEAD_LETTERS: Final = 200
 _MAX_VALUE: Final = 4000
 # Tables are listed in the store, and new segments are read.
 _TABLES_SECONDS: Final = 5.0
+
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
 Pairs = list[tuple[str, str | None]]
 """Names and values of columns, in the table's order."""
@@ -287,7 +290,7 @@ def _criteria(parameters: Mapping[str, Sequence[str]]) -> ChangeCriteria:
     )
     if key and table is None:
         raise ConfigError("a key alone finds nothing", "give the table too: table=schema.table")
-    if transaction is not None and "/" not in transaction and not transaction.isdecimal():
+    if transaction is not None and "/" not in transaction and not _NUMBER.fullmatch(transaction):
         raise ConfigError(
             f"{transaction!r} is not a transaction",
             "give its xid, such as 1234, or its commit's LSN, such as 0/1A2B3C4",
@@ -325,7 +328,7 @@ def _count(parameters: Mapping[str, Sequence[str]], most: int) -> int:
     text = _one(parameters, "limit")
     if text is None:
         return SearchLimits().changes
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
         raise ConfigError(f"limit is {text!r}", f"give a number from 1 to {most}")
     return int(text)
 
