@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import select
 import socket
 import struct
@@ -66,18 +67,28 @@ def test_wrong_password_is_rejected(secured_server: QueryServer, user: str) -> N
         connect(secured_server, user=user, password="guess")
 
 
-def test_unknown_user_cannot_be_told_from_known_user(secured_server: QueryServer) -> None:
-    def salt(user: str) -> bytes:
-        with RawClient(secured_server.port) as client:
-            body = struct.pack("!i", 196_608) + f"user\0{user}\0\0".encode()
-            client.socket.sendall(struct.pack("!i", len(body) + 4) + body)
-            assert client.message()[1] == struct.pack("!i", 10) + b"SCRAM-SHA-256\0\0"
-            first = b"n,,n=,r=abcdefgh"
-            client.send(b"p", b"SCRAM-SHA-256\0" + struct.pack("!i", len(first)) + first)
-            return client.message()[1][4:].split(b",")[1]
+def _challenge(server: QueryServer, user: str) -> tuple[bytes, bytes]:
+    """Salt and rounds of a user, as the server says them before it knows who asks."""
+    with RawClient(server.port) as client:
+        body = struct.pack("!i", 196_608) + f"user\0{user}\0\0".encode()
+        client.socket.sendall(struct.pack("!i", len(body) + 4) + body)
+        assert client.message()[1] == struct.pack("!i", 10) + b"SCRAM-SHA-256\0\0"
+        first = b"n,,n=,r=abcdefgh"
+        client.send(b"p", b"SCRAM-SHA-256\0" + struct.pack("!i", len(first)) + first)
+        _, salt, rounds = client.message()[1][4:].split(b",")
+        return salt, rounds
 
-    assert salt("nobody") == salt("nobody") != salt("nobody else")
-    assert len(salt("nobody")) == len(salt("ada"))
+
+def test_unknown_user_cannot_be_told_from_known_user(secured_server: QueryServer, lake: SampleLake) -> None:
+    unknown, rounds = _challenge(secured_server, "nobody")
+    assert unknown == _challenge(secured_server, "nobody")[0] != _challenge(secured_server, "nobody else")[0]
+    known, usual = _challenge(secured_server, "ada")
+    assert (len(unknown), rounds) == (len(known), usual)
+    verifier = Verifier.from_password(_PASSWORD)
+    encoded = [base64.b64encode(part).decode() for part in (verifier.salt, verifier.stored_key, verifier.server_key)]
+    stored = f"SCRAM-SHA-256$15000:{encoded[0]}${encoded[1]}:{encoded[2]}"
+    with QueryServer(lake.options, SINK, QuerySettings(port=0, users={"ada": stored})) as server:
+        assert _challenge(server, "nobody")[1] == _challenge(server, "ada")[1] == b"i=15000"
 
 
 def test_connections_beyond_the_limit_are_rejected(secured_server: QueryServer) -> None:

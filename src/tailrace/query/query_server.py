@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
+from statistics import mode
 from types import TracebackType
 from typing import Final, Self
 
@@ -67,6 +68,7 @@ class QueryServer:
         self._tls = _tls(settings)
         self._verifiers = {name: Verifier.parse(text) for name, text in settings.users.items()}
         self._pepper = secrets.token_bytes(32)
+        self._usual_rounds = mode(verifier.rounds for verifier in self._verifiers.values()) if settings.users else 0
         self.lake = LakeView(Store.open(options.warehouse, options.options), sink, options.root)
         self.engine = DuckDBEngine(options, settings, self.lake)
         self._clients: dict[int, Client] = {}
@@ -249,7 +251,7 @@ class QueryServer:
             return user
         if not isinstance(sock, ssl.SSLSocket) and not is_loopback(sock.getpeername()[0]):
             raise QueryError("28000", "this server requires TLS", "Connect with sslmode=require or stronger.")
-        exchange = Exchange(self._verifiers.get(user) or Verifier.for_unknown_user(user, self._pepper))
+        exchange = Exchange(self._verifiers.get(user) or self._unknown(user))
         try:
             sock.sendall(protocol.authentication(10, scram.MECHANISM.encode() + b"\0\0"))
             reader = protocol.BodyReader(_password(sock))
@@ -261,6 +263,9 @@ class QueryServer:
             raise QueryError("28P01", f'password authentication failed for user "{user}"') from None
         sock.sendall(protocol.authentication(12, final) + protocol.authentication(0))
         return user
+
+    def _unknown(self, user: str) -> Verifier:
+        return Verifier.for_unknown_user(user, self._pepper, self._usual_rounds)
 
     def _admit(self, sock: socket.socket, user: str, parameters: dict[str, str]) -> tuple[int, ClientSession]:
         version = self.lake.version()

@@ -48,9 +48,9 @@ class Verifier:
         return cls(_ROUNDS, salt, hashlib.sha256(_hmac(salted, b"Client Key")).digest(), _hmac(salted, b"Server Key"))
 
     @classmethod
-    def for_unknown_user(cls, name: str, pepper: bytes) -> Self:
+    def for_unknown_user(cls, name: str, pepper: bytes, rounds: int) -> Self:
         """A verifier for an unknown user. Neither the salt, which is stable, nor the timing gives it away."""
-        return cls(_ROUNDS, _hmac(pepper, name.encode())[:16], secrets.token_bytes(32), secrets.token_bytes(32))
+        return cls(rounds, _hmac(pepper, name.encode())[:16], secrets.token_bytes(32), secrets.token_bytes(32))
 
 
 class Exchange:
