@@ -15,16 +15,22 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.fixtures.postgres import Database
-from tests.ops.test_http import HEALTHY, FakeService
+from tests.ops.test_http import HEALTHY, SINK, TIME, FakeService
 
 from tailrace import settings
+from tailrace.capture.postgres.uncaptured import UncapturedTable
+from tailrace.change import Lsn
 from tailrace.log.reader import LogReader
 from tailrace.ops import prometheus
 from tailrace.ops.http import routes
-from tailrace.ops.status import ArchiveStatus
+from tailrace.ops.status import ArchiveStatus, CaptureStatus, RecoveryStatus
 from tailrace.sinks import from_settings
 from tailrace.store import Store
+from tailrace.verify.record import VerificationRecord
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -52,27 +58,90 @@ def tool(name: str, package: str) -> str:
     return found
 
 
-def served_metrics() -> set[str]:
-    """The names of all metrics, from a status in which every value is known."""
-    overview = replace(HEALTHY, archive=ArchiveStatus("streaming"))
-    return set(re.findall(r"^# TYPE (\w+)", prometheus.render(overview), re.MULTILINE))
+def served_metrics() -> dict[str, set[str]]:
+    """The names of all metrics, each with its labels, from a status in which every value is known."""
+    lsn, tables = Lsn(7), [UncapturedTable(1, "public", "t", "", "")]
+    recovery = RecoveryStatus("slot", 1, lsn, 1, TIME, lsn, True, 1, "b", "full", TIME, TIME, "equal", lsn, 1, 1, 1.0)
+    loading = replace(SINK, latency_seconds=1.0, seal_latency_seconds=1.0, load_rows=1, load_total_rows=2)
+    overview = replace(
+        HEALTHY,
+        capture=replace(HEALTHY.capture or CaptureStatus("streaming"), uncaptured=tables),
+        sinks=[replace(loading, load_seconds_left=1.0, last_batch_seconds=1.0)],
+        archive=ArchiveStatus("streaming"),
+        recovery=recovery,
+        verified=[VerificationRecord("lake", TIME, lsn, 1, 2, 3, 4, 5.0)],
+    )
+    served: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(\w+)(\{.*\})? ", prometheus.render(overview), re.MULTILINE):
+        served.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    return served
 
 
 def expressions(board: Any) -> Iterator[str]:
     for panel in board["panels"]:
         for target in panel["targets"]:
             yield target["expr"]
+            yield re.sub(r"\{\{(\w+)\}\}", r"by (\1)", target["legendFormat"])
+    for variable in board["templating"]["list"][1:]:
+        yield variable["query"]["query"]
 
 
-def test_alerts_and_board_use_metrics_that_exist() -> None:
+def test_alerts_and_board_use_metrics_and_labels_that_exist() -> None:
     served = served_metrics()
-    assert len(served) > 30
-    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
-    board = (DEPLOY / "grafana/tailrace.json").read_text()
-    for text in (alerts, board):
-        used = set(re.findall(r"\btailrace_\w+", text))
-        assert used
-        assert used <= served
+    assert len(served) > 60
+    alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    board = json.loads((DEPLOY / "grafana/tailrace.json").read_text())
+    used = [alert["expr"] for alert in alerts if alert["alert"] != "TailraceDown"]
+    for text in (*used, *expressions(board)):
+        for name, labels in re.findall(r"\b(tailrace_\w+)(\{[^}]*\})?", text):
+            assert name in served, text
+            assert set(re.findall(r"(\w+)=", labels)) <= served[name] | {"job", "instance"}, text
+        for labels in re.findall(r"\b(?:by|on) *\(([^)]*)\)", text):
+            assert set(re.split(r", *", labels)) <= {"instance", "sink", "state", "operation"}, text
+    hinted = {label for alert in alerts for label in re.findall(r"\$labels\.(\w+)", str(alert["annotations"]))}
+    assert hinted <= {"sink", "instance"}
+
+
+def test_every_alert_is_tested() -> None:
+    alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    *_, wrong = yaml.safe_load((DEPLOY / "prometheus/alerts_test.yml").read_text())["tests"]
+    (fires,) = wrong["promql_expr_test"]
+    fired = {re.sub(r'.*"(\w+)".*', r"\1", sample["labels"]) for sample in fires["exp_samples"]}
+    assert fired == {alert["alert"] for alert in alerts}
+
+
+def test_the_board_is_what_grafana_reads() -> None:
+    """Read and written by Grafana's own schema, nothing is missing: a field that it does not know would be."""
+    plugins.register_default_plugins()
+    board = json.loads((DEPLOY / "grafana/tailrace.json").read_text())
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert list(_lost(board, known)) == []
+    board["panels"][0]["fieldConfig"]["defaults"]["units"] = "s"
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert list(_lost(board, known)) == ["/panels/0/fieldConfig/defaults/units"]
+
+
+def _lost(given: Any, known: Any, path: str = "") -> Iterator[str]:
+    """The places of what is given and not known."""
+    match given:
+        case dict() if isinstance(known, dict):
+            for name, value in given.items():
+                yield from _lost(value, known[name], f"{path}/{name}") if name in known else [f"{path}/{name}"]
+        case list() if isinstance(known, list) and len(given) == len(known):
+            for number, pair in enumerate(zip(given, known, strict=True)):
+                yield from _lost(*pair, f"{path}/{number}")
+        case _ if given != known:
+            yield path
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads((DEPLOY / "grafana/tailrace.json").read_text())["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
 
 
 def test_alerts_fire_when_they_should() -> None:
@@ -85,7 +154,8 @@ def test_expressions_of_the_board_are_valid(tmp_path: Path) -> None:
     promtool = tool("promtool", "prometheus")
     found = [
         text.replace("$__rate_interval", "1m")
-        for text in expressions(json.loads((DEPLOY / "grafana/tailrace.json").read_text()))
+        for panel in json.loads((DEPLOY / "grafana/tailrace.json").read_text())["panels"]
+        for text in (target["expr"] for target in panel["targets"])
     ]
     assert len(found) > 10
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(found)]
