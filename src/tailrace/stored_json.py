@@ -44,7 +44,7 @@ def _reject(constant: str) -> Any:
 
 
 @cache
-def _checks(cls: type) -> Sequence[tuple[str, Check]]:
+def _checks(cls: Any) -> Sequence[tuple[str, Check]]:
     hints = get_type_hints(cls)
     return [(field.name, _check(hints[field.name])) for field in fields(cls)]
 
@@ -61,7 +61,7 @@ def _check(hint: Any) -> Check:
         return lambda value: value in arguments
     if origin is not None:
         return _container(origin, arguments)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         checks: list[Sequence[tuple[str, Check]]] = []  # found when the first value comes: classes refer to themselves
 
         def has_typed_fields(value: Any) -> bool:

@@ -60,7 +60,7 @@ def tool(name: str, package: str) -> str:
 
 def served_metrics() -> dict[str, set[str]]:
     """The names of all metrics, each with its labels, from a status in which every value is known."""
-    lsn, tables = Lsn(7), [UncapturedTable(1, "public", "t", "", "")]
+    lsn, tables = Lsn(7), (UncapturedTable(1, "public", "t", "", ""),)
     recovery = RecoveryStatus("slot", 1, lsn, 1, TIME, lsn, True, 1, "b", "full", TIME, TIME, "equal", lsn, 1, 1, 1.0)
     loading = replace(SINK, latency_seconds=1.0, seal_latency_seconds=1.0, load_rows=1, load_total_rows=2)
     overview = replace(

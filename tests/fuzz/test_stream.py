@@ -10,6 +10,7 @@ from tests.fuzz.mutation import ROUNDS, mutations
 from tests.log.stream import Server
 
 from tailrace.errors import DecodeError
+from tailrace.log_rows import RowBatch
 from tailrace.pgoutput import framing, message
 from tailrace.pgoutput.framing import Frames, MessageIndex, OpenTransaction
 
@@ -54,7 +55,7 @@ def test_frames_that_are_not_in_order(change: str) -> None:
     assert refused > 20
 
 
-def _read(frames: list[bytes]) -> framing.RowBatch:
+def _read(frames: list[bytes]) -> RowBatch:
     messages = MessageIndex.of(Frames.of(frames))
     for _, text in messages.descriptions():
         message.parse(text)

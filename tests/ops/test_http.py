@@ -236,7 +236,7 @@ def test_control_requests_need_the_token() -> None:
         assert client.post("/shutdown", headers=right).status_code == 202
         assert fake.is_shut_down.wait(10)
     with serving(fake, token=Secret("schlüssel")) as client:
-        answer = client.post("/sinks/lake/pause", headers={"Authorization": "Bearer schlüssel".encode()})
+        answer = client.post("/sinks/lake/pause", headers={b"Authorization": "Bearer schlüssel".encode()})
         assert answer.status_code == 200
 
 
