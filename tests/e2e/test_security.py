@@ -8,11 +8,13 @@ import json
 import os
 import pickle
 import subprocess
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import psutil
 import pytest
 from tests.capturing import tailrace
@@ -23,6 +25,8 @@ from tailrace import settings
 from tailrace.capture.capture import Capture
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.embedded.postgres import Postgres
+from tailrace.embedded.process import free_port
+from tailrace.embedded.s3 import S3Server
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
@@ -268,3 +272,87 @@ def test_secrets_of_a_webhook_are_written_nowhere(machine: Machine, how: str) ->
             "Bearer" if how == "oauth" else "Basic"
         }
     machine.assert_clean()
+
+
+_SPARK = """
+    spark.eventLog.enabled true
+    spark.eventLog.compress false
+    spark.eventLog.dir {logs}
+    spark.ui.port {port}
+    """
+_PAGES = ("environment/", "jobs/", "SQL/", "StreamingQuery/", "executors/", "api/v1/applications/{id}/environment")
+_SINKS = """
+    [spark]
+    ui = true
+    [store.options]
+    {options}
+    [[sink]]
+    type = "postgres"
+    name = "replica"
+    url = "{replica}"
+    [[sink]]
+    type = "iceberg"
+    name = "lake"
+    warehouse = "{warehouse}"
+    catalog = "{replica}"
+    [sink.options]
+    {options}
+    """
+
+
+@pytest.mark.soak
+def test_spark_shows_no_secrets(machine: Machine) -> None:
+    """Neither on its pages, nor in its event logs, nor does anything log them at the level debug."""
+    machine.configure("file", PASSWORD)
+    server = machine.server
+    server.create_database("replica")
+    conf, logs, port = machine.directory / "conf", machine.directory / "logs", free_port()
+    for directory in (conf, logs):
+        directory.mkdir()
+    (conf / "spark-defaults.conf").write_text(_SPARK.format(logs=logs.as_uri(), port=port))
+    machine.env["SPARK_CONF_DIR"] = str(conf)
+    with S3Server() as s3:
+        machine.env["TAILRACE_STORE_URL"] = s3.url_of("store")
+        config = machine.directory / "tailrace.toml"
+        replica = server.url_of("replica").replace("@", f":{quote(PASSWORD, safe='')}@")
+        options = "\n".join(f'{name} = "{value}"' for name, value in s3.options.items())
+        config.write_text(
+            config.read_text() + _SINKS.format(options=options, replica=replica, warehouse=s3.url_of("w"))
+        )
+        secrets = [s3.options["secret_access_key"], TOKEN]
+        code, output = machine.run("--log-level", "debug", "capture", "--until-lsn", "current")
+        assert code == 0, output
+        with _reading_pages(port) as pages:
+            code, delivered = machine.run("--log-level", "debug", "deliver", "--once")
+        assert code == 0, delivered
+        (log,) = [path for path in logs.rglob("*") if path.is_file() and path.stat().st_size > 10_000]
+    assert "environment/" in pages
+    assert "SparkListenerJobEnd" in log.read_text()
+    for place in (output, delivered, log.read_text(), *pages.values(), *machine.processes):
+        assert_nowhere(place)
+        assert not [secret for secret in secrets if secret in place]
+
+
+@contextlib.contextmanager
+def _reading_pages(port: int) -> Iterator[dict[str, str]]:
+    """Read Spark's pages again and again until the end of the context. Returns the last of each."""
+    found: dict[str, str] = {}
+    is_over = threading.Event()
+
+    def read() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", follow_redirects=True) as client:
+            while not is_over.wait(0.2):
+                with contextlib.suppress(httpx.HTTPError, IndexError):
+                    (id_,) = (each["id"] for each in client.get("api/v1/applications").json())
+                    for page in _PAGES:
+                        answer = client.get(page.format(id=id_))
+                        if answer.status_code == 200:
+                            found[page] = answer.text
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        reader.join()

@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 from urllib.parse import unquote, urlsplit
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, SinkRefused
 from tailrace.settings import Secret
 from tailrace.settings.secret import read_secret
 from tailrace.sinks.database.replica_sink import MODES
@@ -19,6 +19,19 @@ _SCHEMES: Final = ("mysql", "mariadb")
 _PORT: Final = 3306
 _EXAMPLE: Final = "such as mysql://user@host:3306/database (write @ in a name as %40)"
 _TLS: Final = ("disable", "require", "verify-ca", "verify-full")
+
+
+class ClearPassword:
+    """PyMySQL would send the password as it is to whatever server asks for it."""
+
+    def __init__(self, connection: object) -> None:
+        pass
+
+    def authenticate(self, packet: object) -> NoReturn:  # noqa: ARG002
+        raise SinkRefused(
+            "the server asks for the password in clear text, and its certificate is not verified",
+            'set tls_ca, or tls = "verify-full"',
+        )
 
 
 @dataclass(frozen=True)
@@ -96,12 +109,15 @@ class MysqlOptions:
         }
         if self.password is not None:
             found["password"] = self.password.reveal().encode()
-        match self.tls or ("verify-full" if self.tls_ca or self.tls_certificate else None):
+        mode = self.tls or ("verify-full" if self.tls_ca or self.tls_certificate else None)
+        if mode not in ("verify-ca", "verify-full"):
+            found["auth_plugin_map"] = {"mysql_clear_password": ClearPassword, "dialog": ClearPassword}
+        match mode:
             case None:
                 return found
             case "disable":
                 return found | {"ssl_disabled": True}
-            case mode:
+            case _:
                 return found | {"ssl": self._tls_context(mode)}
 
     def _tls_context(self, mode: str) -> ssl.SSLContext:
