@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from tests.capturing import capture_to_end, environment, tailrace
@@ -32,16 +33,33 @@ def test_output_that_nobody_reads_ends_quietly(database: Database, file_address:
         assert process.wait(30) == 0
 
 
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """What the test does to the loggers is undone."""
+    changed = [logging.getLogger(name) for name in ("tailrace", "uvicorn")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in changed]
+    yield
+    for logger, state in zip(changed, before, strict=True):
+        logger.handlers[:], logger.level, logger.propagate = state
+
+
+@pytest.mark.usefixtures("loggers")
 def test_a_name_can_neither_forge_a_log_line_nor_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("tailrace")
-    before = logger.handlers[:], logger.level, logger.propagate
-    try:
-        output.log_to_stderr()
-        logger.warning("left out: %s", "public.x\n2026-11-18 20:00:00,000 ERROR   all is lost\x1b[2J\x9b1m")
-    finally:
-        logger.handlers[:], logger.level, logger.propagate = before
+    output.log_to_stderr()
+    name = "public.x\n2026-11-18 20:00:00,000 ERROR   all is lost\x1b[2J\x9b1m"
+    logging.getLogger("tailrace").warning("left out: %s", name)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("public.x\\n2026-11-18 20:00:00,000 ERROR   all is lost\\x1b[2J\\x9b1m")
+
+
+@pytest.mark.usefixtures("loggers")
+def test_what_the_http_server_logs_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    output.log_to_stderr(log_format="json")
+    log = logging.getLogger("uvicorn.error")
+    log.warning("Invalid HTTP request received.")  # anybody can send that, as often as he likes
+    log.error("Exception in ASGI application")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "Exception in ASGI application"
 
 
 def test_check_and_errors_escape_the_names_of_a_database(database: Database, file_address: StoreAddress) -> None:

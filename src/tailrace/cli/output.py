@@ -34,10 +34,12 @@ def log_to_stderr(level: int = logging.INFO, log_format: str = "text") -> None:
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logger = logging.getLogger("tailrace")
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False
+    # The HTTP server's own log has errors, in the same format, but not that somebody sent what is not HTTP.
+    for name, least in (("tailrace", level), ("uvicorn", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(least)
+        logger.propagate = False
 
 
 class TextFormatter(logging.Formatter):
