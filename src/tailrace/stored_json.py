@@ -33,9 +33,10 @@ def typed(instance: T) -> T:
 
     What was read as JSON has whatever types the text had. Raises ValueError if one is another.
     """
-    for name, fits in _checks(type(instance)):
+    cls: Any = type(instance)
+    for name, fits in _checks(cls):
         if not fits(getattr(instance, name)):
-            raise ValueError(f"{type(instance).__name__}.{name} has another type")
+            raise ValueError(f"{cls.__name__}.{name} has another type")
     return instance
 
 

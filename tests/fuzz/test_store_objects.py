@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.capturing import configured
 from tests.fixtures.postgres import Database
@@ -42,6 +44,36 @@ def test_every_damage_to_a_segment_is_noticed(tmp_path: Path) -> None:
                 segment.unpack(damaged, key)
             tail = segment_headers(damaged, key)
             assert tail in (None, segment_headers(data, key)), "a header is the original one, or refused"
+
+
+def test_objects_that_somebody_forged(tmp_path: Path) -> None:
+    """With the right checksums, as anybody can make them: an object is refused, or it has what its headers say."""
+    store = FileStore(tmp_path)
+    write(store, Server(seed=6).work(20), most=30)
+    memory = psutil.Process().memory_info().rss
+    refused = 0
+    for key in [info.key for info in store.list("log")][:3]:
+        data = store.get(key)
+        assert data is not None
+        footer = segment._footer_offset(data, key)
+        plain = data[: footer - segment._CHECKSUMS] + data[footer:]
+        for damaged in mutations(seed_of(key), plain, ROUNDS):
+            try:
+                contents = segment.unpack(_forged(damaged), key)
+            except CorruptError:
+                refused += 1
+                continue
+            for content in contents:
+                assert len(content.rows) == content.header.rows
+    assert refused > ROUNDS
+    assert psutil.Process().memory_info().rss - memory < 300 << 20
+
+
+def _forged(plain: bytes) -> bytes:
+    """A Parquet file as an object with the checksums that it needs."""
+    footer = max(len(plain) - 8 - int.from_bytes(plain[-8:-4], "little"), 0)
+    body, rest = plain[:footer], plain[footer:]
+    return b"".join((body, hashlib.sha256(body).digest(), hashlib.sha256(rest).digest(), rest))
 
 
 def segment_headers(data: bytes, key: str) -> object:

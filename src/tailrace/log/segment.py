@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 
 from tailrace import stored_json
 from tailrace.change import Lsn, Position, Relation
-from tailrace.errors import ConfigError, CorruptError
+from tailrace.errors import CorruptError
+from tailrace.log import page_size
+from tailrace.log.page_size import ColumnSize
 from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
 
@@ -36,6 +38,9 @@ NO_PREVIOUS = "0" * 64
 
 _HEADERS = b"tailrace.headers"
 _RELATIONS = b"tailrace.relations"
+# What encodings of a column add to its values, and more than the dictionary of all kinds takes.
+_ENCODING_BYTES = 64 * 1024
+_DICTIONARY_BYTES = 64
 _DIGEST = hashlib.sha256().digest_size
 _CHECKSUMS = 2 * _DIGEST
 _RESTORE = "restore the object from a copy of the store; `tailrace log verify` lists all damaged objects"
@@ -317,6 +322,7 @@ def unpack(data: bytes, name: str) -> list[SegmentContent]:
     with _raise_corrupt_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         headers, relations = _metadata(file.metadata, name)
+        _check_size(headers, page_size.column_sizes(data, file.metadata, footer - _CHECKSUMS), file.metadata.num_rows)
         rows = _rows(file.read())
     contents = []
     at = 0
@@ -362,7 +368,7 @@ def _raise_corrupt_errors(name: str) -> Iterator[None]:
     """Raise CorruptError for objects in another format: checksums do not prove that Tailrace wrote an object."""
     try:
         yield
-    except (pa.ArrowException, OSError, AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+    except (*stored_json.ERRORS, pa.ArrowException, OSError) as error:
         raise CorruptError(f"{name}: not a segment of this format ({error})", _RESTORE) from error
 
 
@@ -387,6 +393,20 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
 def _relation(text: str) -> Relation:
     """Cached, because most segments have the same relations as the one before."""
     return Relation.from_json(text)
+
+
+def _check_size(headers: Sequence[Header], sizes: Mapping[str, ColumnSize], rows: int) -> None:
+    """Raise unless the rows need the memory that the headers say, which is what readers plan with."""
+    payload = sum(header.payload_bytes for header in headers)
+    if rows != sum(header.rows for header in headers) or payload < rows:
+        raise ValueError(f"it has {rows} rows of {payload} bytes, unlike its headers say")
+    for name, size in sizes.items():
+        # A payload has its length before it. Numbers take at most what they would unencoded, and the blocks' headers.
+        most = payload + 4 * rows if name == "payload" else 16 * rows + _ENCODING_BYTES
+        # A value in a dictionary can stand for many of its size, unless it is a number.
+        dictionary = {"payload": 0, "kind": _DICTIONARY_BYTES}.get(name, most)
+        if size.values > most or size.dictionary > dictionary:
+            raise ValueError(f"{name} unpacks to more than its headers say")
 
 
 def _rows(table: pa.Table) -> LogRows:
