@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.log.test_segment import seal_segment
+from tests.log.test_segment import empty_header, seal_segment
 
 from tailrace.errors import CorruptError
 from tailrace.log import page_size, segment
@@ -67,6 +67,14 @@ def test_one_value_does_not_stand_for_many() -> None:
     honest = segment.with_row_facts(replace(seal_segment()[0], relations=()), rows)
     with pytest.raises(CorruptError, match="payload unpacks to more"):
         segment.unpack(_packed(rows, [honest], use_dictionary=["kind", "payload"]), "log/1")
+
+
+def test_an_idle_segment_has_no_pages() -> None:
+    data = _packed(LogRows.empty(), [segment.with_row_facts(empty_header(), LogRows.empty())])
+    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
+    sizes = page_size.column_sizes(data, metadata, len(data))
+    assert {size.values for size in sizes.values()} == {0}
+    assert segment.unpack(data, "log/1")[0].header.rows == 0
 
 
 def test_numbers_may_be_in_a_dictionary() -> None:

@@ -43,11 +43,10 @@ def column_sizes(data: bytes | memoryview, metadata: pq.FileMetaData, end: int) 
     for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
         for column in (group.column(number) for number in range(group.num_columns)):
             dictionary, values = 0, 0
-            at = column.data_page_offset
-            if column.has_dictionary_page and column.dictionary_page_offset:
-                at = min(at, column.dictionary_page_offset)
+            # Without rows a column may have no pages, or a dictionary alone.
+            at = min(filter(None, (column.data_page_offset, column.dictionary_page_offset)), default=0)
             stop = at + column.total_compressed_size
-            if not 0 < at <= stop <= end:
+            if not 0 <= at <= stop <= end or (at == 0 and column.num_values):
                 raise ValueError("a column is outside the file")
             while at < stop:
                 header = _Header(data, at)
