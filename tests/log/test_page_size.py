@@ -54,8 +54,8 @@ def test_an_object_that_unpacks_to_more_than_it_says_is_refused() -> None:
     assert len(segment.unpack(data, "log/1")[0].rows) == 64
     for header, reason in (
         (replace(honest, payload_bytes=MIB), "payload unpacks to more"),
-        (replace(honest, rows=63), "unlike its headers say"),
-        (replace(honest, payload_bytes=63), "unlike its headers say"),
+        (replace(honest, rows=63), "has 64 rows, but its headers say 63"),
+        (replace(honest, payload_bytes=63), "63 bytes for 64 rows"),
     ):
         with pytest.raises(CorruptError, match=reason):
             segment.unpack(_packed(rows, [header]), "log/1")

@@ -329,8 +329,6 @@ def unpack(data: bytes, name: str) -> list[SegmentContent]:
     for header in headers:
         contents.append(SegmentContent(header, rows.slice(at, at + header.rows), relations))
         at += header.rows
-    if at != len(rows):
-        raise CorruptError(f"{name}: has {len(rows)} rows, but its headers say {at}")
     return contents
 
 
@@ -398,8 +396,10 @@ def _relation(text: str) -> Relation:
 def _check_size(headers: Sequence[Header], sizes: Mapping[str, ColumnSize], rows: int) -> None:
     """Raise unless the rows need the memory that the headers say, which is what readers plan with."""
     payload = sum(header.payload_bytes for header in headers)
-    if rows != sum(header.rows for header in headers) or payload < rows:
-        raise ValueError(f"it has {rows} rows of {payload} bytes, unlike its headers say")
+    if rows != (known := sum(header.rows for header in headers)):
+        raise ValueError(f"has {rows} rows, but its headers say {known}")
+    if payload < rows:
+        raise ValueError(f"its headers say {payload} bytes for {rows} rows")
     for name, size in sizes.items():
         # A payload has its length before it. Numbers take at most what they would unencoded, and the blocks' headers.
         most = payload + 4 * rows if name == "payload" else 16 * rows + _ENCODING_BYTES
