@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from tests.capturing import CaptureThread, Witness, changes_in_log, configured, current_lsn
 from tests.fixtures.postgres import Database
@@ -28,6 +30,7 @@ from tailrace.retry import Backoff
 from tailrace.store import FileStore, ObjectInfo
 
 FAULTS = int(os.environ.get("FAULTS", "120"))
+TRANSACTIONS = 20
 KINDS = {"error", "slow", "timeout after storing", "truncation", "late listing"}
 
 
@@ -92,7 +95,12 @@ class LyingStore(RandomFaults):
     """Also cuts what it reads, and lists what was there a moment ago. Only a reader can meet these without harm."""
 
     def get(self, key: str) -> bytes | None:
-        data = super().get(key)
+        return self._cut(super().get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._cut(super().get_range(key, start, length))
+
+    def _cut(self, data: bytes | None) -> bytes | None:
         return data[: self._rng.randrange(len(data))] if data and self._fault("truncation") else data
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
@@ -101,16 +109,16 @@ class LyingStore(RandomFaults):
 
 
 class Follower:
-    """Reads the log in order through a lying store, and starts again where it was after each error."""
+    """Reads the log in order through a lying store, and goes on where it was after each error, with what it cached."""
 
     def __init__(self, store: LyingStore) -> None:
-        self._store = store
+        self._reader = LogReader(store)
         self.changes: list[Change] = []
 
     def follow(self) -> None:
         """Read on, up to the first error or the end of the log."""
         try:
-            for change in LogReader(self._store).changes(self._next()):
+            for change in self._reader.changes(self._next()):
                 self.changes.append(change)
         except TailraceError:
             return
@@ -122,12 +130,18 @@ class Follower:
         return Position(last.commit_lsn, last.ordinal + 1)
 
 
-def _capture(database: Database, store: RandomFaults, up_to: Lsn) -> None:
-    """Capture up to this LSN, and start again as often as the store prevents the start."""
+def _capture(database: Database, store: RandomFaults, connection: psycopg.Connection[Any]) -> None:
+    """Capture some transactions, each in a segment of its own, and start again as often as the store prevents that."""
+    transactions = TRANSACTIONS
     while True:
         try:
             with CaptureThread(configured(database), store) as run:
-                run.wait_for(up_to)
+                while transactions:
+                    transactions -= 1
+                    before = current_lsn(connection)
+                    connection.execute("INSERT INTO t (note) SELECT 'x' FROM generate_series(1, 5)")
+                    run.wait_for(Lsn(before + 1))
+                run.wait_for(current_lsn(connection))
             return
         except StoreError:
             continue
@@ -145,9 +159,9 @@ def test_random_faults_lose_and_invent_nothing(
         rounds = 0
         while (seen := store.seen + lying.seen).total() < FAULTS or set(seen) != KINDS:
             rounds += 1
-            connection.execute("INSERT INTO t (note) SELECT 'x' FROM generate_series(1, 5)")
-            _capture(database, store, current_lsn(connection))
-            follower.follow()
+            _capture(database, store, connection)
+            for _ in range(TRANSACTIONS):
+                follower.follow()
             with suppress(TailraceError):
                 compact(store, older_than=timedelta(0))
         end = current_lsn(connection)
