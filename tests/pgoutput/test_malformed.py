@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fuzz.mutation import ROUNDS
 from tests.pgoutput import build, read
 
 from tailrace.change import UNCHANGED, Image, Relation
@@ -72,7 +73,7 @@ def test_decoders_agree_on_damaged_messages() -> None:
     relation, row = one_row()
     message = build.update(row, tuple(None if value is UNCHANGED else value for value in row))
     chance = random.Random(7)
-    for _ in range(1500):
+    for _ in range(ROUNDS * 10):
         damaged = bytearray(message)
         for _ in range(chance.choice([1, 1, 2, 5])):
             damaged[chance.randrange(len(damaged))] = chance.choice([0, 1, 45, 48, 57, 127, 128, 255, 116, 117])
@@ -86,7 +87,7 @@ def test_decoders_agree_on_damaged_text(kind: tuple[str, int]) -> None:
     chance = random.Random(11)
     alphabet = b"0123456789-+:. ,$\\xBCNaInfityemonsdr\xc3"
     for text in TEXTS[kind]:
-        for _ in range(250):
+        for _ in range(ROUNDS * 2):
             damaged = bytearray(text.encode())
             for _ in range(chance.choice([1, 1, 2, 4])):
                 at = chance.randrange(len(damaged) + 1)
