@@ -20,6 +20,8 @@ I64 = npt.NDArray[np.int64]
 
 _LARGEST_VALUE = 1 << 29
 """Bytes. The hex text of a larger value does not fit into a message."""
+_LARGEST_PAYLOAD = (1 << 31) - 1
+"""Bytes. Offsets of payloads have 32 bits."""
 _COMMIT_BYTES = 26
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 _LETTERS = np.frombuffer(b"UDU", np.uint8)
@@ -86,6 +88,10 @@ def log_rows(
     sizes[entry_row], sizes[commit_row] = size, _COMMIT_BYTES
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
+    if offsets[-1] > _LARGEST_PAYLOAD:
+        raise DecodeError(
+            f"a value of sequence number {int(seq[0])} to {int(seq[-1])} and its columns have more than 2 GiB as text"
+        )
     out = np.empty(int(offsets[-1]), np.uint8)
     kernel.write_messages(
         *(kind, key, key_offset, value, value_offset, text, text_start, text_length),

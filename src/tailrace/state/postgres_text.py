@@ -136,17 +136,19 @@ def _float(array: pa.Array) -> pa.Array:
     odd = pa.array(~plain)
     if not odd.true_count:
         return printed
-    texts = [_float_text(text, width) for text in printed.filter(odd).to_pylist()]
+    texts = [float_text(text, width) for text in printed.filter(odd).to_pylist()]
     return pc.replace_with_mask(printed, odd, pa.array(texts, pa.string()))
 
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _float_text(shortest: str, width: int) -> str:
+def float_text(shortest: str, width: int) -> str:
     """PostgreSQL's text of a float, from the shortest digits that parse as this float."""
     if shortest in _NOT_FINITE:
         return _NOT_FINITE[shortest]
+    if float(shortest) == 0:
+        return "-0" if shortest[0] == "-" else "0"
     sign = "-" if shortest[0] == "-" else ""
     mantissa, _, exponent = shortest.removeprefix("-").partition("e")
     whole, _, fraction = mantissa.partition(".")

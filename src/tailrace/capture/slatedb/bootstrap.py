@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.capture.slatedb.database import DatabaseCheckpoint, ScannedRows, SlateDatabase
+from tailrace.capture.slatedb.expiry import expiry_texts
 from tailrace.capture.slatedb.relation import relation_of
 from tailrace.capture.slatedb.session import identity, open_database
 from tailrace.capture.slatedb.value_decoder import ValueDecoder
-from tailrace.capture.slatedb.wal_converter import expiry_texts
 from tailrace.change import Lsn
 from tailrace.errors import SnapshotError, TailraceError
 from tailrace.log import published_table

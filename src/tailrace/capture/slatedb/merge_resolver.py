@@ -31,6 +31,8 @@ from tailrace.capture.slatedb.database import (
     SlateDatabase,
     shown_key,
 )
+from tailrace.capture.slatedb.expiry import expiry_ms
+from tailrace.capture.slatedb.relation import EXPIRES_AT
 from tailrace.change import OPERAND, Lsn, Relation
 from tailrace.errors import SourceRefused, TailraceError
 from tailrace.images import Images
@@ -323,7 +325,7 @@ def _entries_of(run: TableChanges) -> pa.RecordBatch:
         is_merge = pc.and_(operand.is_valid(), value.is_null())
         kinds = np.where(is_merge.to_numpy(zero_copy_only=False), _MERGE, kinds)
         value = pc.if_else(is_merge, operand, value)
-    expires = column(run.new, "expires_at", pa.timestamp("ms", "UTC")).cast(pa.int64())
+    expires = expiry_ms(column(run.new, EXPIRES_AT.name, pa.timestamp("us", "UTC")))
     count = len(run)
     arrays = [_kinds(kinds), key, value, pa.array(run.at.commit_lsn.astype(np.uint64)), pa.nulls(count, pa.int64())]
     return pa.RecordBatch.from_arrays([*arrays, expires], schema=SCHEMA)

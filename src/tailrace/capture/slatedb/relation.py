@@ -12,12 +12,19 @@ OID: Final = 1
 SCHEMA: Final = "slatedb"
 
 
+def _type(name: str) -> Type:
+    return Type(COLUMN_TYPES[name], "pg_catalog", name)
+
+
+EXPIRES_AT: Final = Column("expires_at", _type("timestamptz"))
+
+
 def relation_of(settings: SlateDbSettings) -> Relation:
     """The relation as the settings describe it: key, value, expiry, and the columns that values are decoded to."""
     columns = [
         Column("key", _type("bytea"), is_identity=True, nullable=False),
         Column("value", _type("bytea")),
-        Column("expires_at", _type("timestamptz")),
+        EXPIRES_AT,
         *(Column(name, _type(type_)) for name, type_ in settings.value.columns.items()),
     ]
     if has_operand(settings):
@@ -28,7 +35,3 @@ def relation_of(settings: SlateDbSettings) -> Relation:
 def has_operand(settings: SlateDbSettings) -> bool:
     """Whether operands of merges are logged."""
     return settings.merges == "operands" or settings.merge_operator is not None
-
-
-def _type(name: str) -> Type:
-    return Type(COLUMN_TYPES[name], "pg_catalog", name)

@@ -12,12 +12,14 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace.capture.slatedb.database import shown_key
 from tailrace.change import Lsn, Position
 from tailrace.errors import ConfigError, DecodeError
 from tailrace.settings.slatedb import ValueSettings
+from tailrace.state.postgres_text import float_text
 
 _DIGITS: Final = re.compile(r"-?[0-9]{1,19}")
 _NUMERIC_DIGITS: Final = 131_072
@@ -178,16 +180,13 @@ def _boolean(value: Any) -> str:
 def _float(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError
-    number = float(value)
-    if math.isnan(number) or math.isinf(number):
-        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-    return repr(number)
+    # As PostgreSQL prints it, so that a change has the same text as the row in a snapshot.
+    return float_text(repr(float(value)), 64)
 
 
 def _real(value: Any) -> str:
-    text = _float(value)
-    struct.pack("<f", float(text))  # raises OverflowError
-    return text
+    (near,) = struct.unpack("<f", struct.pack("<f", float(_float(value))))  # raises OverflowError
+    return float_text(str(np.float32(near)), 32)
 
 
 def _numeric(value: Any) -> str:

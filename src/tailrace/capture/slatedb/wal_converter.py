@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.capture.slatedb.expiry import expiry_texts
 from tailrace.capture.slatedb.merge_resolver import MergeResolver
 from tailrace.capture.slatedb.relation import has_operand, relation_of
 from tailrace.capture.slatedb.value_decoder import ValueDecoder, entry_place
 from tailrace.change import Lsn, Relation
-from tailrace.errors import DecodeError, SourceRefused
+from tailrace.errors import SourceRefused
 from tailrace.log_rows import LogRows, RowBatch
 from tailrace.settings.slatedb import SlateDbSettings
 from tailrace.slatedb.log_message import log_rows
@@ -31,6 +32,7 @@ _PIECE_BYTES: Final = 64 << 20
 """A larger file is converted in pieces. As text, a piece takes twice the memory."""
 _MERGE: Final = 2
 """The index of merges among the kinds of entries."""
+_YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,25 +200,15 @@ class WalConverter:
             )
 
 
-def expiry_texts(expire_ts: pa.Array) -> pa.Array:
-    """Milliseconds since 1970 as PostgreSQL's text."""
-    if expire_ts.null_count == len(expire_ts):
-        return pa.nulls(len(expire_ts), pa.string())
-    try:
-        times = expire_ts.cast(pa.timestamp("ms", "UTC"))
-        texts = pc.strftime(times, "%Y-%m-%d %H:%M:%S")
-    except pa.ArrowInvalid as error:
-        raise DecodeError(f"an expiry is not a time in milliseconds since 1970: {error}") from error
-    return pc.binary_join_element_wise(texts, pa.scalar("+00"), "")
-
-
 def _committed_at_us(entries: pa.RecordBatch, modified: I64) -> I64:
-    """When each entry was written: by the database's clock, else when its file was."""
+    """When each entry was written: by the database's clock if that counts milliseconds since 1970, else when its file
+    was."""
     created = entries["create_ts"]
     if created.null_count == len(created):
         return modified
-    times: I64 = pc.fill_null(created, 0).to_numpy() * 1000
-    return np.where(created.is_valid().to_numpy(zero_copy_only=False), times, modified)
+    times: I64 = pc.fill_null(created, -1).to_numpy()
+    is_time = (times >= 0) & (times < _YEAR_10000_MS)
+    return np.where(is_time, np.where(is_time, times, 0) * 1000, modified)
 
 
 def _lengths(column: pa.Array) -> I64:
