@@ -69,9 +69,16 @@ class SlateDatabase:
         self._merge_operator = merge_operator
         self._uniffi = _binding()
 
-    def manifest(self) -> Manifest:
+    def newest(self) -> Manifest:
         """The newest manifest. Raises SourceRefused if there is no database."""
         return self._run(self._read_manifest(None))
+
+    def newest_first(self) -> Iterator[Manifest]:
+        """All manifests that garbage collection left. Each takes a request, so stop early."""
+        id = self._run(self._newest_id())
+        while (found := self._run(self._admin().read_manifest(id))) is not None:
+            yield _manifest(found)
+            id -= 1
 
     def create_checkpoint(
         self, lifetime_ms: int = _LIFETIME_MS, source: DatabaseCheckpoint | None = None
@@ -110,7 +117,11 @@ class SlateDatabase:
             raise SourceRefused(
                 f"{self._settings.url} has no SlateDB database", "correct [source] url, or create the database"
             )
-        return Manifest(found.next_wal_sst_id, found.replay_after_wal_id, found.last_l0_seq)
+        return _manifest(found)
+
+    async def _newest_id(self) -> int:
+        found = await self._admin().read_manifest(None)
+        return 0 if found is None else found.id
 
     async def _create_checkpoint(self, lifetime_ms: int, source: DatabaseCheckpoint | None) -> DatabaseCheckpoint:
         await self._read_manifest(None)
@@ -219,6 +230,10 @@ class SlateDatabase:
             if "merge operator" in text.lower():
                 hint = 'the database has merges: set [source] merge_operator = "module:function"'
             raise SourceRefused(f"SlateDB: {text}", hint) from error
+
+
+def _manifest(found: Any) -> Manifest:
+    return Manifest(found.next_wal_sst_id, found.replay_after_wal_id, found.last_l0_seq)
 
 
 class CheckpointReader:

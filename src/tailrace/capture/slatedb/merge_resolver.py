@@ -209,7 +209,7 @@ class MergeResolver:
             if age < _LEAST_MOVE_S or (age < _MOVE_S and self._recent.size < _MOVE_BYTES):
                 return
             self._moved_at = now
-            if self._database.manifest().last_l0_seq <= self._checkpoint.manifest.last_l0_seq:
+            if self._database.newest().last_l0_seq <= self._checkpoint.manifest.last_l0_seq:
                 return
             self._next = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS)
         boundary = self._next.manifest.last_l0_seq

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
-from tailrace.capture.slatedb.database import DatabaseCheckpoint, MergeOperator, SlateDatabase
+from tailrace.capture.slatedb.database import DatabaseCheckpoint, Manifest, MergeOperator, SlateDatabase
 from tailrace.capture.slatedb.merge_resolver import CHECKPOINT_LIFETIME_MS, MergeResolver
 from tailrace.capture.slatedb.relation import relation_of
 from tailrace.capture.slatedb.wal_converter import ResumeToken, WalConverter
@@ -120,7 +120,7 @@ class SlateDbSession:
             rows = file.rows()
             if rows is not None and len(rows):
                 return Lsn(rows["seq"][-1].as_py() + 1)
-        return Lsn(self._database.manifest().last_l0_seq + 1)
+        return Lsn(self._database.newest().last_l0_seq + 1)
 
     def begin(self, writer: LogWriter, *, accept_gap: bool) -> None:
         if writer.last_source is not None:
@@ -135,7 +135,7 @@ class SlateDbSession:
     def stream(self, writer: LogWriter) -> WalStream:
         assert writer.resume is not None
         return WalStream(
-            self._wal, ResumeToken.parse(writer.resume), writer.end_lsn - 1, self._database.manifest, self._resolver
+            self._wal, ResumeToken.parse(writer.resume), writer.end_lsn - 1, self._database, self._resolver
         )
 
     def _begin_at_checkpoint(self, writer: LogWriter) -> DatabaseCheckpoint:
@@ -165,10 +165,10 @@ class SlateDbSession:
         token = ResumeToken.parse(writer.resume)
         lost = self._lost_files(token)
         if lost is None:
+            if accept_gap and self._is_bypassed(token, writer):
+                return self._begin_at_checkpoint(writer)
             return self._prepare_merges(writer, token, accept_gap)
-        manifest = self._database.manifest()
-        if lost[-1] <= manifest.replay_after_wal_id and manifest.last_l0_seq < writer.end_lsn:
-            # The files had no entries, or none that the log lacks: sorted tables have no later sequence number.
+        if lacks_nothing(self._database.newest(), lost, writer.end_lsn):
             _log.info("WAL files %d to %d are gone; the log has all their entries", lost[0], lost[-1])
             skipped = replace(token, wal_id=lost[-1], sha256=None)
             writer.append_idle(skipped.to_text())
@@ -203,6 +203,18 @@ class SlateDbSession:
         assert self._settings.merge_operator is not None
         return MergeResolver(self._database, operator, self._settings.merge_operator, relation_of(self._settings), base)
 
+    def _is_bypassed(self, token: ResumeToken, writer: LogWriter) -> bool:
+        """Whether sorted tables hold writes that the WAL after the token does not have. Reads it to its end."""
+        try:
+            stream = WalStream(self._wal, token, writer.end_lsn - 1, self._database)
+            while stream.receive().portions:
+                pass
+            stream.check_end()
+        except GapError:
+            return True
+        stream.close(Lsn(0), Lsn(0))
+        return False
+
     def _lost_files(self, token: ResumeToken) -> range | None:
         """The files after the token's that are gone. Raises WrongSource if the token's file is another one now."""
         content = self._wal.get(token.wal_id).content() if token.sha256 is not None else None
@@ -211,19 +223,32 @@ class SlateDbSession:
                 f"WAL file {token.wal_id} is not the one that the log was captured from: this is another database",
                 NEW_STORE,
             )
-        lost = self._wal.gap(token.wal_id + 1)
-        if lost is None and content is None and token.sha256 is not None:
-            # The last file that was read is gone, and nothing follows it. Then the manifest must know it.
-            next_id = self._database.manifest().next_wal_id
+        if content is None and token.sha256 is not None and self._wal.gap(token.wal_id + 1) is None:
+            # Then the manifest must know the file.
+            next_id = self._database.newest().next_wal_id
             if next_id <= token.wal_id:
                 raise WrongSource(
                     f"the log was captured up to WAL file {token.wal_id}, but the database has none from {next_id} on: "
                     "this is another database",
                     NEW_STORE,
                 )
-            if next_id > token.wal_id + 1 and self._wal.get(token.wal_id + 1).metadata() is None:
-                return range(token.wal_id + 1, next_id)
-        return lost
+        return lost_files(self._wal, self._database, token)
+
+
+def lost_files(wal: WalReader, database: SlateDatabase, token: ResumeToken) -> range | None:
+    """The files after the token's that are gone; None if there are none."""
+    next_id = token.wal_id + 1
+    if (gap := wal.gap(next_id)) is not None:
+        return gap
+    # If no file follows, the manifest says whether there was one.
+    end = database.newest().next_wal_id
+    return range(next_id, end) if end > next_id and wal.get(next_id).metadata() is None else None
+
+
+def lacks_nothing(manifest: Manifest, lost: range, end: Lsn) -> bool:
+    """Whether a log that ends at `end` has all entries of lost files, or they had none: openings of a database leave
+    files without entries."""
+    return lost[-1] <= manifest.replay_after_wal_id and manifest.last_l0_seq < end
 
 
 def _check_identity(current: SourceIdentity, recorded: SourceIdentity) -> None:
