@@ -97,7 +97,8 @@ def _texts(change: Change) -> dict[str, str | None]:
         start = text.index(f'"{name}": ') + len(name) + 4
         _, end = decoder.raw_decode(text, start)
         found[name] = None if text[start:end] == "null" else text[start:end]
-    if change.operation is Operation.UPDATE and found["before"] is None:
+    is_upsert = change.relation is not None and change.relation.is_upsert  # nobody knows whether there was a row
+    if change.operation is Operation.UPDATE and found["before"] is None and not is_upsert:
         found["before"] = found["key"]
     return found
 

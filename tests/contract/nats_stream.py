@@ -232,7 +232,10 @@ class NatsStream:
         operation = change.operation.name.lower()
         name = "message" if change.relation is None else f"{token(str(change.table))}-{operation}"
         plain = f"{int(change.lsn):x}-{name}"
-        wanted = plain if plain not in seen else f"{plain}-{change.position.ordinal}"
+        is_first = plain not in seen
+        if change.relation is not None and change.relation.is_upsert:
+            is_first = change.position.ordinal == 0  # all changes of a batch have one LSN
+        wanted = plain if is_first else f"{plain}-{change.position.ordinal}"
         seen.add(plain)
         assert message.headers["Nats-Msg-Id"] == wanted
         if change.relation is None:
