@@ -71,6 +71,28 @@ def test_sinks_do_not_import_each_other(sink: Path) -> None:
     assert not [module for module in found for other in others if f"{module}.".startswith(f"{other}.")]
 
 
+PROTOCOL = {"tailrace.pgoutput.message", "tailrace.pgoutput.framing", "tailrace.pgoutput.decoder"}
+PROTOCOL_READERS = (
+    *("pgoutput/", "log/", "capture/postgres/", "recovery/log_moment.py"),
+    "capture/slatedb/bootstrap.py",  # a snapshot's rows pass through the same messages as the stream's
+    "sinks/database/postgresql/table_query.py",  # reads COPY
+)
+
+
+def test_only_the_log_and_capture_parse_pgoutput() -> None:
+    """All others get rows and columns, whatever the source."""
+    readers = {
+        str(path.relative_to(SOURCE))
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        if name in PROTOCOL
+    }
+    assert [reader for reader in sorted(readers) if not reader.startswith(PROTOCOL_READERS)] == []
+    assert all(any(reader.startswith(known) for reader in readers) for known in PROTOCOL_READERS)
+
+
 @pytest.mark.parametrize("heavy", ["pyspark", "numba", "duckdb", "pandas"])
 def test_capture_does_not_import(heavy: str) -> None:
     code = f"import sys, tailrace.cli.capture; sys.exit({heavy!r} in sys.modules)"
