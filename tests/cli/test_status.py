@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.capturing import capture_to_end, environment
+from tests.capturing import capture_to_end, environment, tailrace
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 from tests.ops.test_http import SINK
@@ -85,7 +87,8 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
         ("lake", False),
         ("silent", True),
     ]
-    retrying, silence = overview["faults"]
+    stopped, retrying, silence = overview["faults"]
+    assert stopped == "capture does not run: nobody streams from slot tailrace"
     assert retrying == "sink silent is retrying: cannot be [reached]: look there"
     assert re.fullmatch(r"sink silent has no status for 36\d\d s: deliver hangs, or does not run", silence)
     distance = log.end_lsn - log.first.commit_lsn
@@ -108,7 +111,19 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     assert max(map(len, screen.splitlines())) < 160
 
 
-def test_an_unreachable_source_is_shown_as_unknown(database: Database, file_address: StoreAddress) -> None:
+def test_ctrl_c_ends_a_watch_quietly(tmp_path: Path) -> None:
+    env = os.environ | {"TAILRACE_STORE_URL": tmp_path.as_uri()}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(tailrace("status", "--watch", "--json"), env=env, stdout=pipe, stderr=pipe) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        seen = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        assert [status["faults"] for status in seen] == [[], []]
+        watching.send_signal(signal.SIGINT)
+        assert (watching.wait(30), watching.stderr.read()) == (0, b"")
+
+
+def test_an_unreachable_source_is_shown_with_the_reason(database: Database, file_address: StoreAddress) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     env = environment(database, *file_address)
     capture_to_end(env)
@@ -117,7 +132,7 @@ def test_an_unreachable_source_is_shown_as_unknown(database: Database, file_addr
         "PGPASSWORD": "planted-secret",
     }
     screen = run_status(unreachable, is_wrong=True)
-    assert "unknown" in screen
+    assert re.search(r"source\n +slot +tailrace *\n +error +connection to server at", screen), screen
     assert "ends at" in screen
     assert "planted-secret" not in screen
     assert (

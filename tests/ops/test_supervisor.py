@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.ops.test_http import SINK
 
+from tailrace.delivery import status
 from tailrace.embedded.process import wait_until
+from tailrace.ops import prometheus, supervisor
 from tailrace.ops.status import CaptureStatus
 from tailrace.ops.supervisor import ComponentFailure, Supervisor, classify_exit
 
@@ -128,6 +132,38 @@ def test_a_process_that_dies_is_restarted_and_the_other_continues(tmp_path: Path
         assert (tmp_path / "ends").read_text().split() == ["deliver", "capture"], "sinks first"
         assert (pair.state("capture"), pair.state("deliver")) == ("stopped", "stopped")
         assert not pair.supervisor.send_to_sinks({"pause": "lake"})
+
+
+def test_a_process_that_hangs_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last report says that all is well, and so it would stay."""
+    monkeypatch.setattr(supervisor, "SILENT_S", 2.0)
+    with running(tmp_path) as pair:
+        hanging = psutil.Process(pair.starts("capture")[0])
+        hanging.suspend()
+        assert wait_until(lambda: bool(pair.supervisor.overview().faults), 30)
+        (fault,) = pair.supervisor.overview().faults
+        assert re.fullmatch(r"capture has reported nothing for \d+ s: its process hangs", fault)
+        capture = pair.supervisor.overview().capture
+        assert capture is not None
+        assert (capture.state, capture.lag_bytes) == ("streaming", None), "nobody knows how far it is behind"
+        assert "tailrace_capture_connected 0" in prometheus.render(pair.supervisor.overview())
+        hanging.resume()
+        assert wait_until(lambda: pair.supervisor.overview().faults == [], 30)
+
+
+def test_delivery_that_hangs_while_it_starts_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(tmp_path)
+    (tmp_path / "deliver.json").write_text('{"sinks": []}')
+    pair.supervisor.start()
+    try:
+        assert wait_until(lambda: bool(pair.starts("deliver")), 30)
+        assert pair.supervisor.overview().sinks[0].state == "starting"
+        psutil.Process(pair.starts("deliver")[0]).suspend()
+        monkeypatch.setattr(status, "SILENT_S", 1.5)
+        assert wait_until(lambda: "deliver hangs" in str(pair.supervisor.overview().faults), 30)
+    finally:
+        pair.supervisor.kill()
+        pair.supervisor.stop()
 
 
 def test_a_process_that_fails_permanently_stays_down(tmp_path: Path) -> None:

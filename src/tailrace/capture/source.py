@@ -189,6 +189,16 @@ class SourceStatus:
     tables_captured: int | None = None
     """The tables in the publication; None if that is not known."""
 
+    @property
+    def has_no_reader(self) -> bool:
+        """Whether it is known that nobody streams from the slot: capture does not run."""
+        return self.kind == "postgresql" and self.error is None and not self.is_active
+
+    @property
+    def is_losing_wal(self) -> bool:
+        """Whether the source is about to remove WAL that capture has not read."""
+        return self.wal_status == "unreserved"
+
     def to_json(self) -> dict[str, Any]:
         raw = asdict(self) | {"confirmed_lsn": None if self.confirmed_lsn is None else str(self.confirmed_lsn)}
         tables = None if self.uncaptured is None else [table.to_json() for table in self.uncaptured]

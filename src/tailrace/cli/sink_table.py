@@ -60,6 +60,9 @@ def show(sinks: Sequence[SinkStatus]) -> None:
         if sink.dead_letters:
             command = f"`tailrace deadletter list {sink.name}`"
             console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))
+        if sink.is_stalled:
+            since = output.duration(sink.stalled_seconds or 0)
+            console.print(Text(f"{sink.name}: no step has ended for {since}: a slow destination?", style="yellow"))
         if sink.is_silent(time.time()):
             console.print(
                 Text(f"{sink.name}: last status {output.ago(sink.updated_at)}; is it running?", style="yellow")

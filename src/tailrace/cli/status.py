@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from tailrace.capture.source import SourceStatus, source_status
 from tailrace.cli import Invocation, output, sink_table
 from tailrace.log.terminal import printable
 from tailrace.ops.probe import log_status, recovery_status, sink_statuses, verification_records
+from tailrace.ops.sink_meter import SinkMeter
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus
 from tailrace.store import Store
 
@@ -37,17 +39,19 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
     the reason is shown instead of its status. Tables that source.tables matches and that are not captured are listed
     with the reason.
 
-    Exits with 1 if something is wrong: a sink fails, is retried or reports nothing, the archive does not run, the last
-    drill found a difference, or source or log cannot be read.
+    Exits with 1 if something is wrong: capture does not run, a sink fails, is retried or reports nothing, the archive
+    does not run, the last drill found a difference, or source or log cannot be read.
     """
     settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
-    while True:
+    meter = SinkMeter(store)
+
+    def show() -> Overview:
         overview = Overview(
             source_status(settings, store) if settings.has_source else None,
             None,
             log_status(store),
-            sink_statuses(store, settings.sinks),
+            sink_statuses(store, settings.sinks, meter),
             recovery=recovery_status(settings, store),
             verified=verification_records(store),
         )
@@ -57,9 +61,13 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
             click.echo(json.dumps(overview.to_json(), indent=None if watch else 2, ensure_ascii=False))
         else:
             _show(overview)
-        if not watch:
-            break
-        time.sleep(_WATCH_S)
+        return overview
+
+    overview = show()
+    with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        while watch:
+            time.sleep(_WATCH_S)
+            overview = show()
     if overview.faults:
         raise SystemExit(1)
 
@@ -95,7 +103,7 @@ def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> Non
 
 def _source(source: SourceStatus) -> list[tuple[str, str]]:
     if source.error is not None:
-        return [("source" if source.kind != "postgresql" else "slot", source.slot), ("unknown", source.error)]
+        return [("source" if source.kind != "postgresql" else "slot", source.slot), ("error", source.error)]
     if source.kind != "postgresql":
         oldest, unread = source.oldest_wal_age_s, source.unread_age_s
         return [
@@ -108,7 +116,9 @@ def _source(source: SourceStatus) -> list[tuple[str, str]]:
         ("slot", f"{source.slot}, {'in use' if source.is_active else 'not in use: is capture running?'}"),
         ("WAL held back", "-" if source.wal_held_bytes is None else output.size(source.wal_held_bytes)),
         ("acknowledged", str(source.confirmed_lsn or "-")),
-    ] + ([] if source.wal_status in (None, "reserved") else [("WAL status", str(source.wal_status))])
+        *([] if source.wal_status in (None, "reserved") else [("WAL status", str(source.wal_status))]),
+        *([] if source.tables_captured is None else [("tables", f"{source.tables_captured:,} captured")]),
+    ]
 
 
 def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
@@ -120,7 +130,7 @@ def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
 
 def _log(log: LogStatus) -> list[tuple[str, str]]:
     if log.error is not None:
-        return [("store", log.url), ("unknown", log.error)]
+        return [("store", log.url), ("error", log.error)]
     if not log.segments:
         return [("store", log.url), ("empty", "run `tailrace capture` to start the log")]
     return [
@@ -128,13 +138,13 @@ def _log(log: LogStatus) -> list[tuple[str, str]]:
         ("ends at", str(log.end_lsn)),
         ("changes", f"{log.first or '-'} to {log.last or '-'}"),
         ("last change", output.ago(log.last_committed_at)),
-        ("segments", f"{log.segments:,} in {log.objects:,} objects, {output.size(log.bytes)}"),
+        ("segments", f"{log.segments:,} in {output.count(log.objects, 'object')}, {output.size(log.bytes)}"),
     ]
 
 
 def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
     if recovery.error is not None:
-        return [("unknown", recovery.error)]
+        return [("error", recovery.error)]
     behind = "unknown" if recovery.lag_bytes is None else output.size(recovery.lag_bytes)
     runs = {True: "in use", False: "not in use: is `tailrace archive` running?", None: "unknown"}
     backup, drill = "none: run `tailrace backup`", "none: run `tailrace drill`"

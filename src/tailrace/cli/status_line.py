@@ -34,11 +34,18 @@ def of_capture(status: CaptureStatus, rate: float) -> StatusLine:
     text = f"{status.state}: {status.changes:,} changes, {rate:,.0f}/s, durable to {status.durable_lsn}"
     if status.lag_bytes is not None:
         text += f", {output.size(status.lag_bytes)} behind"
+    text += _silence(status)
     if status.last_committed_at is not None:
         text += f", last change {output.duration(time.time() - status.last_committed_at.timestamp())} ago"
     if status.tables_copying:
         text += f"; {copying(status)}"
-    return StatusLine(text, (status.state, status.changes, status.tables_copying, status.rows_copied))
+    event = (status.state, status.changes, status.tables_copying, status.rows_copied, status.silent_seconds)
+    return StatusLine(text, event)
+
+
+def _silence(status: CaptureStatus | ArchiveStatus) -> str:
+    silent_s = status.silent_seconds
+    return "" if silent_s is None else f", has reported nothing for {output.duration(silent_s)}"
 
 
 def copying(status: CaptureStatus) -> str:
@@ -62,10 +69,11 @@ def _rows_of_rows(rows: int, total: int | None, seconds_left: float | None) -> s
 def of_archive(status: ArchiveStatus, rate: float) -> StatusLine:
     """`rate` is in bytes per second."""
     text = f"{status.state}: {output.size(status.received_bytes)} of WAL, {output.size(rate)}/s"
-    text += f", durable to {status.durable_lsn}, {output.size(status.lag_bytes)} behind"
+    text += f", durable to {status.durable_lsn}"
+    text += _silence(status) if status.lag_bytes is None else f", {output.size(status.lag_bytes)} behind"
     if status.last_error and status.state != "streaming":
         text += f": {status.last_error}"
-    return StatusLine(text, (status.state, status.segments, status.lag_bytes > 0))
+    return StatusLine(text, (status.state, status.segments, status.lag_bytes != 0))
 
 
 def of_sink(status: SinkStatus) -> StatusLine:

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from tailrace.delivery.lag import Backlog, LagMeter
 from tailrace.delivery.load_progress import LoadMeter
 from tailrace.delivery.pace import Pace
 from tailrace.delivery.sink_settings import ConfiguredSink
+from tailrace.delivery.stall import StallMeter
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.delivery.step import PlannedStep, Stepper
 from tailrace.delivery.task import TaskResult
@@ -123,6 +124,8 @@ class Pipeline:
         self._rate = Rate(_RATE_OVER_S)
         self._backlog = Backlog()
         self._load = LoadMeter()
+        self._stall = StallMeter()
+        self._stalled_s: float | None = None
         self._request = ControlRequest()
         self._must_read_request = True
         """A sink that was paused before this process started must not deliver a step first."""
@@ -246,6 +249,7 @@ class Pipeline:
             load_seconds_left=None if load is None else load.seconds_left,
             latency_seconds=self._stepper.latency.commit_s,
             seal_latency_seconds=self._stepper.latency.seal_s,
+            stalled_seconds=self._stalled_s,
         )
 
     def publish_status(self, meter: LagMeter) -> None:
@@ -257,7 +261,11 @@ class Pipeline:
             finally:
                 self._busy.release()
         self._backlog = meter.backlog(self.name, self._stepper.cursor)
-        status.save(self._store, self.status())
+        found = self.status()
+        is_behind = bool(found.lag_seconds) or found.state in ("starting", "loading")
+        progress = (found.state, found.cursor, found.steps, found.load_rows, found.failures)
+        self._stalled_s = self._stall.observe(progress, is_waiting=is_behind and found.state != "paused")
+        status.save(self._store, replace(found, stalled_seconds=self._stalled_s))
 
     def look_for_loads(self) -> None:
         """Look for tables to load before the next step: a snapshot was finished."""

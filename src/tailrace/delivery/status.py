@@ -17,8 +17,10 @@ from tailrace.store import Store
 Condition = Literal["new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped"]
 """`new`: configured, and never started."""
 
-_SILENT_S: Final = 30.0
-"""A running sink publishes its status every few seconds. One that is silent for so long hangs, or does not run."""
+SILENT_S: Final = 30.0
+"""A running process reports its status every few seconds. One that is silent for so long hangs, or does not run."""
+_STALLED_S: Final = 120.0
+"""Most steps take less than a second, and the largest seldom more than a minute."""
 _STATUS: Final = "status.json"
 
 
@@ -66,6 +68,9 @@ class SinkStatus:
     change in the last step. None if no step has delivered changes since the process started."""
     seal_latency_seconds: float | None = None
     """The same from when the store got the change's segment, by the store's clock. None also if nobody knows."""
+    stalled_seconds: float | None = None
+    """For how long no step has ended and no row was loaded, although there is something to deliver; None if there is
+    not."""
 
     @classmethod
     def initial(cls, name: str, type: str, state: Condition) -> SinkStatus:
@@ -92,7 +97,12 @@ class SinkStatus:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether the sink should have published another status since."""
-        return self.state not in ("new", "stopped") and now_s - self.updated_at.timestamp() > _SILENT_S
+        return self.state not in ("new", "stopped") and now_s - self.updated_at.timestamp() > SILENT_S
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether its destination is very slow, or delivery to it hangs while its process goes on."""
+        return self.state in ("starting", "loading", "running") and (self.stalled_seconds or 0) > _STALLED_S
 
     def to_json(self) -> str:
         raw = asdict(self) | {

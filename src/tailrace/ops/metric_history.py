@@ -94,8 +94,9 @@ class MetricHistory(BackgroundThread):
         values: list[tuple[str, float | None]] = []
         if overview.capture is not None:
             rate = self._rate("capture", overview.capture.changes, now_s)
+            is_known = overview.capture.silent_seconds is None
             values += [
-                ("capture/changes_per_second", rate),
+                ("capture/changes_per_second", rate if is_known else None),
                 ("capture/lag_bytes", overview.capture.lag_bytes if rate is not None else None),
             ]
         for sink in overview.sinks:

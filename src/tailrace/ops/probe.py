@@ -22,6 +22,7 @@ from tailrace.verify.record import VerificationRecord, load_records
 
 if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
+    from tailrace.ops.sink_meter import SinkMeter
 
 # How many segments are searched for the first or last change. Segments of an idle source have none.
 _SEARCHED_SEGMENTS: Final = 20
@@ -133,12 +134,15 @@ def _first_position(reader: LogReader, ids: range, which: str) -> tuple[Position
     return None
 
 
-def sink_statuses(store: Store, configured: Sequence[Mapping[str, Any]]) -> list[SinkStatus]:
+def sink_statuses(
+    store: Store, configured: Sequence[Mapping[str, Any]], meter: SinkMeter | None = None
+) -> list[SinkStatus]:
     """Read the statuses that sinks last published in the store, and measure their lag.
 
     Args:
         store: The store.
         configured: The tables `[[sink]]` of the settings. These sinks come first, also those that never ran.
+        meter: What measured the lag before: it does not list the log again.
     """
     # Imported here: capture uses this module and must not load the decoder.
     from tailrace.delivery import status
@@ -150,7 +154,8 @@ def sink_statuses(store: Store, configured: Sequence[Mapping[str, Any]]) -> list
     sinks = list((first | published).values())
     # Where a sink begins that never ran, and has a start of its own, it decides itself.
     own_starts = {str(raw["name"]) for raw in configured if raw.get("start") not in (None, "earliest", "snapshot")}
-    measured = SinkMeter(store).measure(sink for sink in sinks if sink.state != "new" or sink.name not in own_starts)
+    meter = meter or SinkMeter(store)
+    measured = meter.measure(sink for sink in sinks if sink.state != "new" or sink.name not in own_starts)
     return [with_lag(sink, measured.get(sink.name)) for sink in sinks]
 
 

@@ -67,7 +67,8 @@ def _source(source: SourceStatus) -> Iterator[str]:
 
 def _capture(capture: CaptureStatus) -> Iterator[str]:
     committed = capture.last_committed_at
-    yield metric("tailrace_capture_connected", "gauge", "Whether capture is streaming.", capture.state == "streaming")
+    is_connected = capture.state == "streaming" and capture.silent_seconds is None
+    yield metric("tailrace_capture_connected", "gauge", "Whether capture is streaming.", is_connected)
     yield metric_family(
         "tailrace_capture_changes_total",
         "counter",
@@ -129,7 +130,8 @@ def _log(log: LogStatus) -> Iterator[str]:
 
 
 def _archive(archive: ArchiveStatus) -> Iterator[str]:
-    yield metric("tailrace_archive_connected", "gauge", "Whether WAL is archived.", archive.state == "streaming")
+    is_connected = archive.state == "streaming" and archive.silent_seconds is None
+    yield metric("tailrace_archive_connected", "gauge", "Whether WAL is archived.", is_connected)
     yield metric("tailrace_archive_received_bytes_total", "counter", "Bytes of WAL received.", archive.received_bytes)
     yield metric("tailrace_archive_stored_bytes_total", "counter", "Bytes written to the store.", archive.stored_bytes)
     yield metric("tailrace_archive_durable_lsn", "gauge", "LSN that is durable and acknowledged.", archive.durable_lsn)
@@ -179,6 +181,7 @@ def _sinks(overview: Overview) -> Iterator[str]:
     yield family("load_rows", "gauge", "Rows of snapshots that are loaded so far, while a sink loads.", "load_rows")
     yield family("load_total_rows", "gauge", "All rows of these snapshots.", "load_total_rows")
     yield family("load_seconds_left", "gauge", "Estimated time until they are loaded.", "load_seconds_left")
+    yield family("stalled_seconds", "gauge", "For how long no step has ended although changes wait.", "stalled_seconds")
     yield family("changes_total", "counter", "Changes delivered.", "changes")
     yield family("steps_total", "counter", "Steps completed.", "steps")
     yield family("failures_total", "counter", "Attempts that failed.", "failures")

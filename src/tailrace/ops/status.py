@@ -25,7 +25,7 @@ CaptureState = Literal["starting", "streaming", "disconnected", "restarting", "f
 SINK_STATES: Final = ("new", "starting", "loading", "running", "paused", "retrying", "failed", "stopped")
 
 _LSN_ZERO: Final = Lsn(0)
-SILENT_S: Final = 120.0
+_ARCHIVE_BEHIND_S: Final = 120.0
 """How long the archive may be behind. It writes open segments every few seconds, and its position every ten."""
 UNHEALTHY_STATES: Final = frozenset({"disconnected", "restarting", "failed", "retrying"})
 """States of capture and of sinks that count as faults. A paused sink is not one: somebody paused it."""
@@ -66,6 +66,8 @@ class CaptureStatus:
     last_error: str | None = None
     last_error_hint: str | None = None
     pid: int | None = None
+    silent_seconds: float | None = None
+    """How long its process has reported nothing, if that is too long: it hangs, and the other fields are old."""
 
     @property
     def changes(self) -> int:
@@ -73,8 +75,11 @@ class CaptureStatus:
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes of WAL that are received and not yet durable; None if the source's LSNs do not count bytes."""
-        return None if not self.has_wal_lsns else max(self.received_lsn - self.durable_lsn, 0)
+        """Bytes of WAL that are received and not yet durable; None if the source's LSNs do not count bytes, or the
+        process hangs."""
+        if not self.has_wal_lsns or self.silent_seconds is not None:
+            return None
+        return max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
     def of(cls, capture: Capture, snapshots: Snapshots | None, watch: PublicationWatch | None = None) -> Self:
@@ -157,11 +162,13 @@ class ArchiveStatus:
     last_error: str | None = None
     last_error_hint: str | None = None
     pid: int | None = None
+    silent_seconds: float | None = None
+    """As for capture."""
 
     @property
-    def lag_bytes(self) -> int:
-        """Bytes of WAL that are received and not yet durable."""
-        return max(self.received_lsn - self.durable_lsn, 0)
+    def lag_bytes(self) -> int | None:
+        """Bytes of WAL that are received and not yet durable; None if the process hangs."""
+        return None if self.silent_seconds is not None else max(self.received_lsn - self.durable_lsn, 0)
 
     @classmethod
     def of(cls, archive: Archive) -> Self:
@@ -231,7 +238,7 @@ class RecoveryStatus:
         found = []
         if self.is_archiving is False:
             found.append(f"the archive does not run: nobody streams from slot {self.slot}")
-        elif self.covered_at is not None and self.lag_bytes and now - self.covered_at.timestamp() > SILENT_S:
+        elif self.covered_at is not None and self.lag_bytes and now - self.covered_at.timestamp() > _ARCHIVE_BEHIND_S:
             found.append(f"the archive has been behind the server for {now - self.covered_at.timestamp():.0f} s")
         if self.last_drill_verdict not in (None, "equal"):
             found.append(f"the last drill, to {self.last_drill_lsn or 'an unknown LSN'}: {self.last_drill_verdict}")
@@ -282,6 +289,12 @@ class Overview:
             *(nothing if next((count for count in tables if count is not None), None) == 0 else []),
             *(f"{table}. {table.fix}".rstrip() for table in self.uncaptured or () if not table.is_left_out),
             *(
+                f"sink {sink.name} has finished no step for {sink.stalled_seconds:.0f} s although changes wait: its "
+                " destination is slow, or delivery hangs"
+                for sink in self.sinks
+                if sink.is_stalled
+            ),
+            *(
                 f"sink {r.sink}: {r.differences:,} rows differ from the source's"
                 for r in self.verified
                 if r.differences
@@ -293,13 +306,20 @@ class Overview:
         """Descriptions of what is wrong, one line each."""
         faults = []
         if self.source is not None and self.source.error is not None:
-            faults.append(f"the source's status is unknown: {self.source.error}")
+            faults.append(f"source: {self.source.error}")
+        if self.source is not None and self.source.has_no_reader and self.capture is None:
+            faults.append(f"capture does not run: nobody streams from slot {self.source.slot}")
+        if self.source is not None and self.source.is_losing_wal:
+            faults.append(
+                f"slot {self.source.slot} is about to lose WAL that is not captured: max_slot_wal_keep_size is too low"
+            )
         if self.log is not None and self.log.error is not None:
             faults.append(f"the log's status is unknown: {self.log.error}")
-        if self.capture is not None:
-            faults += _faults("capture", self.capture.state, self.capture.last_error, self.capture.last_error_hint)
-        if self.archive is not None:
-            faults += _faults("archive", self.archive.state, self.archive.last_error, self.archive.last_error_hint)
+        for name, process in (("capture", self.capture), ("archive", self.archive)):
+            if process is not None:
+                faults += _faults(name, process.state, process.last_error, process.last_error_hint)
+                if process.silent_seconds is not None:
+                    faults.append(f"{name} has reported nothing for {process.silent_seconds:.0f} s: its process hangs")
         now = time.time()
         if self.recovery is not None:
             faults += self.recovery.faults(now)

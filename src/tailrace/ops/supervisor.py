@@ -24,9 +24,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from tailrace.delivery.status import SinkStatus
+from tailrace.delivery.status import SILENT_S, SinkStatus
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import ArchiveStatus, CaptureStatus, Overview
 from tailrace.retry import Backoff
@@ -96,6 +97,7 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._error: dict[str, Any] | None = None
+        self._reported_at = time.monotonic()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -103,6 +105,17 @@ class ChildProcess:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """How long a running process has reported nothing, if that is too long: it hangs."""
+        silent_s = time.monotonic() - self._reported_at
+        return silent_s if self.state in ("starting", "running") and silent_s > SILENT_S else None
+
+    @property
+    def reported_at(self) -> datetime:
+        """When the process last reported, or was started."""
+        return datetime.now(UTC) - timedelta(seconds=time.monotonic() - self._reported_at)
 
     def start(self) -> None:
         self._thread.start()
@@ -184,7 +197,7 @@ class ChildProcess:
                     start_new_session=True,
                 )
             self._socket = ours
-            self.report, self._error = {}, None
+            self.report, self._error, self._reported_at = {}, None, time.monotonic()
             return self._process
 
     def _await_exit(self, process: subprocess.Popen[bytes]) -> int:
@@ -196,7 +209,7 @@ class ChildProcess:
             if "error" in message:
                 self._error = message["error"]
             else:
-                self.report = message
+                self.report, self._reported_at = message, time.monotonic()
                 self.state, self.failure = "running", None
         code = process.wait()
         with self._lock:
@@ -312,7 +325,7 @@ class Supervisor:
         ]
         match child.state:
             case "starting" | "running" if not child.report.get("sinks"):
-                return [replace(s, state="starting") for s in statuses]
+                return [replace(s, state="starting", updated_at=child.reported_at) for s in statuses]
             case "restarting" | "failed" as state:
                 assert child.failure is not None
                 failure: dict[str, Any] = {
@@ -328,7 +341,7 @@ class Supervisor:
 
 def _child_state(child: ChildProcess) -> dict[str, Any]:
     """What the supervisor knows about a process beyond its report."""
-    known: dict[str, Any] = {"restarts": child.restarts, "pid": child.pid}
+    known: dict[str, Any] = {"restarts": child.restarts, "pid": child.pid, "silent_seconds": child.silent_seconds}
     if child.state in ("restarting", "failed", "stopped"):
         known["state"] = child.state
     if child.failure is not None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import psycopg
@@ -36,14 +37,6 @@ from tailrace.store import Store
 _log = logging.getLogger("tailrace.capture")
 
 Connection = psycopg.Connection[tuple[object, ...]]
-
-_SLOT = """
-SELECT s.active, s.wal_status, s.confirmed_flush_lsn::text,
-       (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_lsn() END - s.restart_lsn)::bigint
-FROM pg_catalog.pg_replication_slots s
-WHERE s.slot_name = %s
-"""
 
 
 class SlotSnapshots(Protocol):
@@ -145,7 +138,7 @@ class PostgresSession:
             _log.info("created slot %s at %s", source.slot, created.lsn)
             source_record.begin(self._store, writer, created.lsn)
         else:
-            slot.check(found, writer.source)
+            slot.check(found, writer.source.database)
             if writer.is_empty or (accept_gap and found.lsn > writer.end_lsn):
                 source_record.begin(self._store, writer, found.lsn)
             elif found.lsn > writer.end_lsn:
@@ -235,15 +228,37 @@ def slot_status(settings: Settings, store: Store) -> SourceStatus:
     name = settings.source.slot
     try:
         with connect(settings.source) as connection, source_errors():
-            row: Any = connection.execute(_SLOT, [name]).fetchone()
             captured, uncaptured = _tables(connection, settings.source, store)
+            status = SourceStatus(name, uncaptured=uncaptured, tables_captured=captured)
+            found = slot.find(connection, name)
+            if found is None:
+                return replace(status, error=_missing_slot(name, store))
+            try:
+                slot.check(found, connection.info.dbname)
+            except TailraceError as error:
+                return replace(status, error=f"{error}: {error.hint}")
     except TailraceError as error:
         return SourceStatus(name, error=str(error))
-    if row is None:
-        return SourceStatus(name, error=f"slot {name} does not exist yet: capture creates it")
-    is_active, wal_status, confirmed, held = row
-    lsn = None if confirmed is None else Lsn.parse(confirmed)
-    return SourceStatus(name, is_active, wal_status, lsn, held, uncaptured=uncaptured, tables_captured=captured)
+    lsn = None if found.confirmed_flush_lsn is None else found.lsn
+    return replace(
+        status,
+        is_active=found.active_pid is not None,
+        wal_status=found.wal_status,
+        confirmed_lsn=lsn,
+        wal_held_bytes=found.wal_held_bytes,
+    )
+
+
+def _missing_slot(name: str, store: Store) -> str:
+    try:
+        is_lost = source_record.slot(store) == name
+    except TailraceError:
+        return f"slot {name} does not exist"  # the log's status says why the store cannot be read
+    if is_lost:
+        return (
+            f"slot {name} does not exist any more: changes after the log's end are lost. `tailrace capture` says more"
+        )
+    return f"slot {name} does not exist yet: capture creates it"
 
 
 def _tables(

@@ -30,6 +30,8 @@ _POLL_SECONDS = 0.2
 # Creating a slot takes milliseconds unless it has to wait; then the operator should know what for.
 _QUIET_SECONDS = 3.0
 
+_OTHER_NAME = "give [source] slot another name"
+
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
@@ -41,6 +43,8 @@ class Slot:
     confirmed_flush_lsn: str | None
     wal_status: str | None
     active_pid: int | None
+    wal_held_bytes: int | None
+    """WAL that the server retains because of the slot; None if it retains none."""
 
     @property
     def lsn(self) -> Lsn:
@@ -103,19 +107,21 @@ def find(connection: Connection, name: str) -> Slot | None:
     with connection.cursor(row_factory=class_row(Slot)) as cursor:
         cursor.execute(
             "SELECT slot_name::text AS name, plugin::text, database::text, confirmed_flush_lsn::text, wal_status,"
-            " active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+            " active_pid, (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
+            " ELSE pg_catalog.pg_current_wal_lsn() END - restart_lsn)::bigint AS wal_held_bytes"
+            " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
             (name,),
         )
         return cursor.fetchone()
 
 
-def check(slot: Slot, identity: SourceIdentity) -> None:
-    if slot.plugin != "pgoutput" or slot.database != identity.database:
-        raise SourceRefused(
-            f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database}, "
-            f"not for pgoutput in {identity.database}",
-            "choose another [source] slot, or drop this one if it is not needed",
-        )
+def check(slot: Slot, database: str) -> None:
+    """Raise an error if capture cannot use the slot for this database."""
+    if slot.plugin != "pgoutput":
+        use = f"the plugin {slot.plugin}" if slot.plugin else "physical replication"
+        raise SourceRefused(f"slot {slot.name} is for {use}, not for pgoutput", _OTHER_NAME)
+    if slot.database != database:
+        raise SourceRefused(f"slot {slot.name} belongs to database {slot.database}, not {database}", _OTHER_NAME)
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} has lost WAL that it still needed",
