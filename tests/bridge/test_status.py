@@ -16,10 +16,12 @@ CAPTURE = CaptureStatus("streaming", messages=7, durable_lsn=Lsn(0x1_0000_ABCD),
 def test_status_before_the_first_report() -> None:
     status = BridgeStatus.of(Overview(capture=CaptureStatus("starting")), 3.9)
     assert status.to_log_line() == (
-        "METRICS uptime=3 wal_messages=0 cdc_events=0 lsn=0/0 connected=0 reconnects=0 nats_reconnects=0 lag_bytes=0"
-        " slot_active=0"
+        "METRICS uptime=3 wal_messages=0 cdc_events=0 lsn=0/0 connected=0 reconnects=0 nats_reconnects=0"
+        " lag_bytes=unknown slot_active=0"
     )
     assert status.to_json()["status"] == "disconnected"
+    assert (status.to_json()["wal_lag_bytes"], status.to_json()["wal_lag_mb"]) == (None, None)
+    assert "bridge_wal_lag_bytes" not in status.to_prometheus()
 
 
 def test_status_of_a_streaming_and_of_an_unreachable_source() -> None:
@@ -40,6 +42,7 @@ def test_status_of_a_streaming_and_of_an_unreachable_source() -> None:
 
 def test_alarm_for_wal_held_back_by_the_slot() -> None:
     assert wal_alarm("s", 512 * MB - 1) is None
+    assert wal_alarm("s", None) is None, "nobody knows"
     warning, critical = wal_alarm("s", 512 * MB), wal_alarm("s", 1024 * MB)
     assert warning is not None
     assert critical is not None

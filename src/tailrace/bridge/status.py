@@ -29,8 +29,8 @@ class BridgeStatus:
     last_processing_time_us: int
     """The duration of the last published step."""
     slot_active: bool
-    wal_lag_bytes: int
-    """WAL that the source retains because of the slot."""
+    wal_lag_bytes: int | None
+    """WAL that the source retains because of the slot; None if the source cannot be asked."""
 
     @classmethod
     def of(cls, overview: Overview, uptime_s: float) -> BridgeStatus:
@@ -46,7 +46,7 @@ class BridgeStatus:
             sum(sink.recoveries for sink in overview.sinks),
             int(max((sink.last_step_seconds for sink in overview.sinks), default=0) * 1e6),
             source is not None and source.is_active,
-            (source.wal_held_bytes or 0) if source is not None else 0,
+            source.wal_held_bytes if source is not None else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class BridgeStatus:
             "last_processing_time_us": self.last_processing_time_us,
             "slot_active": self.slot_active,
             "wal_lag_bytes": self.wal_lag_bytes,
-            "wal_lag_mb": self.wal_lag_bytes // MB,
+            "wal_lag_mb": None if self.wal_lag_bytes is None else self.wal_lag_bytes // MB,
         }
 
     def to_prometheus(self) -> str:
@@ -86,17 +86,18 @@ class BridgeStatus:
         return "".join(prometheus.metric(f"bridge_{name}", kind, help, value) for name, kind, help, value in metrics)
 
     def to_log_line(self) -> str:
+        lag = "unknown" if self.wal_lag_bytes is None else self.wal_lag_bytes
         return (
             f"METRICS uptime={self.uptime_seconds} wal_messages={self.wal_messages} cdc_events={self.cdc_events}"
             f" lsn={str(self.lsn).lower()} connected={int(self.is_connected)} reconnects={self.reconnects}"
-            f" nats_reconnects={self.nats_reconnects} lag_bytes={self.wal_lag_bytes}"
+            f" nats_reconnects={self.nats_reconnects} lag_bytes={lag}"
             f" slot_active={int(self.slot_active)}"
         )
 
 
-def wal_alarm(slot: str, held_bytes: int) -> tuple[int, str] | None:
-    """Return the log level and a warning if the slot retains much WAL on the source, else None."""
-    if held_bytes < WARNING_BYTES:
+def wal_alarm(slot: str, held_bytes: int | None) -> tuple[int, str] | None:
+    """Return the log level and a warning if the slot is known to retain much WAL on the source, else None."""
+    if held_bytes is None or held_bytes < WARNING_BYTES:
         return None
     is_critical = held_bytes >= CRITICAL_BYTES
     level, limit = (logging.CRITICAL, CRITICAL_BYTES) if is_critical else (logging.WARNING, WARNING_BYTES)
