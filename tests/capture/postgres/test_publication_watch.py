@@ -149,11 +149,18 @@ def test_tables_that_cannot_join_are_a_warning_until_mended(
 
 
 def test_tables_that_a_hand_made_publication_lacks_are_left_out(database: Database, store: Store) -> None:
+    """Also those that could not be in it as they are: nobody has to be warned of a choice."""
     database.execute("CREATE TABLE chosen (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
-    database.execute("CREATE PUBLICATION tailrace FOR TABLE chosen")
+    database.execute("CREATE TABLE bare (n int); CREATE PUBLICATION tailrace FOR TABLE chosen")
     with watching(database, store) as watched:
-        assert watched.wait_for("other")["other"].is_left_out
-        assert watched.published() == ["chosen"]
+        found = watched.wait_for("bare", "other")
+        assert [table.is_left_out for table in found.values()] == [True, True]
+        assert found["bare"].reason.startswith(
+            "it was left out of publication tailrace, and it has no replica identity"
+        )
+        assert Overview(capture=status(watched)).warnings == []
+        database.execute("ALTER TABLE bare REPLICA IDENTITY FULL; CREATE TABLE fresh (id int PRIMARY KEY)")
+        assert wait_until(lambda: watched.published() == ["chosen", "fresh"], 20), "what is new joins, and nothing else"
 
 
 def test_without_the_source_nothing_is_known(database: Database, store: Store) -> None:

@@ -98,7 +98,7 @@ class PublicationWatch:
         seen = self._seen
         if seen is None:
             # What is not published when capture looks for the first time was left out by whoever made the publication.
-            seen = frozenset(published) | {table.oid for table in tables if table.obstacle is None}
+            seen = frozenset(published) | {table.oid for table in tables}
         failures: dict[int, str] = {}
         joined = set()
         for table in [table for table in tables if table.may_join and table.oid not in seen]:

@@ -148,11 +148,12 @@ def uncaptured_tables(
         left_out: The oids of tables that were there, and not published, before capture looked for new ones.
     """
     for table in tables:
-        is_left_out = table.oid in left_out and table.obstacle is None
-        if table.obstacle is not None:
-            reason = table.obstacle
-        elif is_left_out:
+        is_left_out = table.oid in left_out
+        if is_left_out:
             reason = f"it was left out of publication {source.publication}"
+            reason += f", and {table.obstacle}" if table.obstacle is not None else ""
+        elif table.obstacle is not None:
+            reason = table.obstacle
         elif table.may_join:
             reason = f"it is not in publication {source.publication} yet: a running capture adds it"
         else:
