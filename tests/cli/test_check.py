@@ -28,22 +28,35 @@ def test_check_exits_with_0_when_capture_can_run(any_database: Database) -> None
 
 
 def test_check_exits_with_1_when_it_cannot(database: Database) -> None:
+    role = f"cdc_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE TABLE t (id int PRIMARY KEY)")
+    try:
+        env = {"TAILRACE_SOURCE_URL": database.server.url_of(database.name, role)}
+        result = CliRunner().invoke(main, ["check"], env=env)
+        assert result.exit_code == 1
+        assert f"error: publication tailrace does not exist, and role {role} cannot create it" in result.stdout
+        assert "capture cannot run: 2 errors, " in result.stdout, "it may not read the table either"
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_an_empty_database_can_be_captured(database: Database) -> None:
     result = CliRunner().invoke(main, ["check"], env={"TAILRACE_SOURCE_URL": database.url})
-    assert result.exit_code == 1
-    assert result.stdout.startswith("error: publication tailrace does not exist, and no table")
-    assert "capture cannot run: 1 error, " in result.stdout
+    assert result.exit_code == 0
+    assert "warning: publication tailrace does not exist yet, and source.tables matches no table" in result.stdout
+    assert '    CREATE PUBLICATION "tailrace" WITH (publish_via_partition_root = true);\n' in result.stdout
 
 
 def test_check_of_a_server_that_is_not_running() -> None:
     result = CliRunner().invoke(main, ["check"], env={"TAILRACE_SOURCE_URL": "postgresql://u@127.0.0.1:1/d"})
     assert result.exit_code == 1
-    assert result.stdout.startswith('error: source connection to server at "127.0.0.1", port 1 failed: ')
-    assert ". check that the server runs" in result.stdout
+    assert result.stdout.startswith('error: source: connection to server at "127.0.0.1", port 1 failed: ')
+    assert ". Check that the server runs" in result.stdout
 
 
 def test_the_password_is_in_no_output(tmp_path: Path) -> None:
     with running(18, auth="scram-sha-256", password="pl4nted-right") as server:
-        for password, code in (("pl4nted-right", 1), ("pl4nted-wrong", 1)):
+        for password, code in (("pl4nted-right", 0), ("pl4nted-wrong", 1)):
             config = tmp_path / "tailrace.toml"
             config.write_text(f'[source]\nurl = "postgresql://postgres:{password}@127.0.0.1:{server.port}/postgres"\n')
             done = subprocess.run(
@@ -54,9 +67,10 @@ def test_the_password_is_in_no_output(tmp_path: Path) -> None:
         assert b"pl4nted" not in server.log.read_bytes()
 
 
-def test_output_on_a_terminal_is_coloured(database: Database) -> None:
+def test_output_on_a_terminal_is_coloured() -> None:
     leader, follower = pty.openpty()
-    environment = {**os.environ, "TAILRACE_SOURCE_URL": database.url, "TERM": "xterm-256color", "COLUMNS": "100"}
+    url = "postgresql://u@127.0.0.1:1/d"
+    environment = {**os.environ, "TAILRACE_SOURCE_URL": url, "TERM": "xterm-256color", "COLUMNS": "100"}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen([sys.executable, "-m", "tailrace", "check"], stdout=follower, env=environment)
     os.close(follower)
@@ -110,11 +124,12 @@ def test_every_sink_is_checked(database: Database, tmp_path: Path) -> None:
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
-    config.write_text(settings + '[[sink]]\nname = "x"\ntype = "filess"\n')
+    config.write_text(settings + '[[sink]]\nname = "x"\ntype = "filess"\n[[sink]]\nname = "y"\ntype = "files"\n')
     result = CliRunner().invoke(main, ["--config", str(config), "check"])
     assert result.exit_code == 1
     assert "capture can run" in result.stdout, "the source is checked all the same"
-    assert "'filess' is not a sink: did you mean files?" in result.stdout
+    assert "error: settings: sink x type 'filess' is not a sink: did you mean files?" in result.stdout
+    assert "error: settings: sink y: url is missing\n" in result.stdout
 
 
 def test_what_others_use_is_left_alone(database: Database) -> None:

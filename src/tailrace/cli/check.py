@@ -39,9 +39,9 @@ def command(invocation: Invocation) -> None:
     This changes nothing on the source. Exits with 0 if capture and all sinks can run, with 1 if one of them cannot.
     """
     settings = invocation.audit_settings("source")
-    reports = [("capture", [*_findings("source", lambda: inspect_source(settings)), *_store_findings(settings)])]
+    reports = [("capture", [*_findings("source:", lambda: inspect_source(settings)), *_store_findings(settings)])]
     if settings.archive.enabled:
-        reports.append(("archive", _findings("archive", lambda: inspect_archive(settings))))
+        reports.append(("archive", _findings("archive:", lambda: inspect_archive(settings))))
     reports += _sink_reports(settings)
     for name, findings in reports:
         (_show if sys.stdout.isatty() else _print)(name, findings)
@@ -53,7 +53,9 @@ def _sink_reports(settings: Settings) -> Iterator[tuple[str, list[Finding]]]:
     try:
         configured = sinks.from_settings(settings, os.environ)
     except ConfigError as error:
-        yield "delivery", [Finding(Severity.ERROR, "settings:", f"{error}{_hint(error)}")]
+        # Several faults are one line each, below a title.
+        faults = str(error).splitlines()
+        yield "delivery", [Finding(Severity.ERROR, "settings:", fault.strip()) for fault in faults[1:] or faults]
         return
     for one in configured:
         check = one.sink.check if isinstance(one.sink, ChecksDestination) else None
@@ -70,7 +72,7 @@ def _store_findings(settings: Settings) -> list[Finding]:
         Store.open(settings.store.url, settings.store.options).probe()
         return ()
 
-    return _findings("store", probe)
+    return _findings("store:", probe)
 
 
 def _findings(subject: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -84,7 +86,7 @@ def _findings(subject: str, check: Callable[[], Iterable[Finding]]) -> list[Find
 
 
 def _hint(error: TailraceError) -> str:
-    return f". {error.hint}" if error.hint else ""
+    return f". {error.hint[0].upper()}{error.hint[1:]}" if error.hint else ""
 
 
 def _print(name: str, findings: Sequence[Finding]) -> None:

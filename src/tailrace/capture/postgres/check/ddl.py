@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from tailrace.finding import Finding, Severity
-from tailrace.log.ddl_message import TRIGGER, TRIGGER_NAME
+from tailrace.log.ddl_message import PREFIX, TRIGGER, TRIGGER_NAME
 
 
 def ddl_findings(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
@@ -22,6 +22,8 @@ def ddl_findings(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
             "DDL",
             "is not in the log. This is optional: an event trigger that adds a logical message to each transaction "
             "that creates, alters or drops a table, so that `tailrace restore --before 'drop of …'` finds it. It has "
-            "names, never statements or rows, and sinks do not deliver it. A superuser can create the trigger",
+            "names, never statements or rows, and sinks do not deliver it. But every other logical slot of the "
+            f"database gets the messages too, with the prefix {PREFIX}: a Debezium connector publishes them unless "
+            f"its message.prefix.exclude.list has {PREFIX}. A superuser can create the trigger",
             TRIGGER,
         )

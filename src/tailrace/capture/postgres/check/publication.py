@@ -125,7 +125,7 @@ def publication_findings(
             script(connection, "ALTER PUBLICATION {} ADD TABLE {};", publication.name, [t.identifier for t in outside]),
         )
     if not publication.tables:
-        yield Finding(Severity.WARNING, subject, "has no tables: nothing would be captured")
+        yield Finding(Severity.WARNING, subject, "has no tables: nothing is captured until it has some")
     if beyond := [
         t for t in tables if t.oid in publication.tables and t.root is None and not source.covers(t.schema, t.name)
     ]:
@@ -150,20 +150,23 @@ def _missing_findings(
 ) -> Iterator[Finding]:
     subject = f"publication {publication.name}"
     ready = [t for t in tables if t.has_identity]
-    if not ready:
-        yield Finding(
-            Severity.ERROR, subject, "does not exist, and no table that it could publish matches source.tables"
-        )
-        return
+    members = sql.SQL(" FOR TABLE {}").format(sql.SQL(", ").join([t.identifier for t in ready]))
     fix = script(
         connection,
-        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true);",
+        "CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true);",
         publication.name,
-        [t.identifier for t in ready],
+        members if ready else sql.SQL(""),
     )
     not_owned = [t for t in ready if not t.is_owned]
     if server.is_superuser or (server.may_create_in_database and not not_owned):
-        yield Finding(Severity.NOTE, subject, "does not exist yet: capture creates it", fix)
+        if ready:
+            yield Finding(Severity.NOTE, subject, "does not exist yet: capture creates it", fix)
+        else:
+            message = (
+                "does not exist yet, and source.tables matches no table that it could have: capture creates it empty, "
+                "and adds tables as they are created"
+            )
+            yield Finding(Severity.WARNING, subject, message, fix)
         return
     why = f"does not own {names(not_owned)}" if not_owned else f"may not CREATE in database {server.database}"
     yield Finding(Severity.ERROR, subject, f"does not exist, and role {server.role} cannot create it: it {why}", fix)
