@@ -50,6 +50,22 @@ def test_every_command_has_help() -> None:
         assert "--log-level" not in done.stdout, "the options that all commands have are in the help of tailrace"
 
 
+def test_the_shell_completes_commands_and_sinks(tmp_path: Path) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text("".join(f'[[sink]]\ntype = "files"\nname = "{name}"\n' for name in ("lake", "late", "bus")))
+
+    def completed(words: str) -> list[str]:
+        count = str(len(words.split(" ")) - 1)
+        done = run(_TAILRACE_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=count, TAILRACE_CONFIG=str(config))
+        assert done.stderr == ""
+        return [line.removeprefix("plain,") for line in done.stdout.splitlines()]
+
+    assert completed("tailrace sta") == ["status", "standby"]
+    assert completed("tailrace sink re") == ["reload", "resume", "rewind"]
+    assert completed("tailrace sink pause la") == ["lake", "late"]
+    assert completed(f"tailrace --config {config} sink test b") == ["bus"]
+
+
 def test_log_lines_as_json() -> None:
     record = logging.LogRecord("tailrace.capture", logging.WARNING, "", 0, "two %s", ("lines\nhere",), None)
     line = output.JsonFormatter().format(record)
@@ -57,6 +73,14 @@ def test_log_lines_as_json() -> None:
     fields = json.loads(line)
     assert fields.pop("time").endswith("+00:00")
     assert fields == {"level": "warning", "logger": "tailrace.capture", "message": "two lines\nhere"}
+
+
+def test_the_last_error_is_json_too(tmp_path: Path) -> None:
+    done = run("deliver", "--log-format", "json", TAILRACE_STORE_URL=tmp_path.as_uri())
+    assert done.returncode == 2
+    fields = json.loads(done.stderr)
+    assert (fields["level"], fields["message"]) == ("error", "no sink is configured")
+    assert fields["hint"].startswith("add one to tailrace.toml")
 
 
 def test_child_processes_log_as_their_parent_does() -> None:

@@ -14,7 +14,6 @@ import click
 
 from tailrace.cli.global_option import with_global_options
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.log.terminal import printable_lines
 
 if TYPE_CHECKING:
     from tailrace.settings import Settings, StoreSettings
@@ -138,9 +137,9 @@ class _Commands(click.Group):
         except BrokenPipeError:
             _end_quietly(ctx)
         except TailraceError as error:
-            click.echo(printable_lines(f"error: {error}"), err=True)
-            if error.hint:
-                click.echo(printable_lines(f"hint: {error.hint}"), err=True)
+            from tailrace.cli import output
+
+            output.show_error(error)
             ctx.exit(2 if isinstance(error, ConfigError) else 1)
 
 

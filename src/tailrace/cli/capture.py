@@ -50,8 +50,8 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     server restart, a lost network connection, a store that does not respond. A permanent failure ends the command with
     a hint about what to do.
     """
-    settings = invocation.settings()
     invocation.start_logging()
+    settings = invocation.settings()
     store = Store.open(settings.store.url, settings.store.options)
     snapshots = open_snapshots(settings, store) if settings.snapshot.on_start else None
     capture = Capture(settings, store, until=until_lsn, accept_gap=accept_gap, snapshots=snapshots)

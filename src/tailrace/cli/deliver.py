@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tailrace.cli import Invocation, status_line
-from tailrace.cli.sink_choice import configured_sinks, find_sink
+from tailrace.cli import Invocation, output, status_line
+from tailrace.cli.sink_choice import complete_sink, configured_sinks, find_sink
 from tailrace.cli.stop_signal import on_stop
 from tailrace.delivery import control
 from tailrace.delivery.sink_settings import ConfiguredSink
-from tailrace.errors import ConfigError, SparkError
-from tailrace.log.terminal import printable_lines
+from tailrace.errors import ConfigError, SparkError, TailraceError
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import Overview
 from tailrace.settings import Settings
@@ -32,7 +31,14 @@ _POLL_SECONDS = 0.25
 
 
 @click.command("deliver", short_help="Deliver changes from the log to the sinks.")
-@click.option("--sink", "names", multiple=True, metavar="NAME", help="Deliver only to this sink. May be repeated.")
+@click.option(
+    "--sink",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Deliver only to this sink. May be repeated.",
+    shell_complete=complete_sink,
+)
 @click.option(
     "--once", is_flag=True, help="Deliver what is in the log now, then exit: with 0, or with 1 if a sink failed."
 )
@@ -44,8 +50,8 @@ def command(invocation: Invocation, names: tuple[str, ...], once: bool, master: 
     SIGTERM and Ctrl-C finish the current step, then exit with 0. A second signal exits at once; the next run repeats
     what was not finished. A sink that fails permanently stops alone. The command ends when all sinks have failed.
     """
-    settings = invocation.settings("store")
     invocation.start_logging()
+    settings = invocation.settings("store")
     configured = configured_sinks(settings)
     store = Store.open(settings.store.url, settings.store.options)
     chosen = [find_sink(configured, name) for name in dict.fromkeys(names)] or configured
@@ -122,9 +128,7 @@ def _finish(engine: Engine, end: Offset | None) -> None:
     failed = [d for d in engine.sinks.values() if d.error and (d.has_failed or (end and d.is_paused_by_destination))]
     for delivery in failed[:-1]:
         assert delivery.error is not None
-        click.echo(
-            printable_lines(f"error: sink {delivery.name}: {delivery.error}\nhint: {delivery.error.hint}"), err=True
-        )
+        output.show_error(TailraceError(f"sink {delivery.name}: {delivery.error}", delivery.error.hint))
     if failed and (end is not None or len(failed) == len(engine.sinks)):
         assert failed[-1].error is not None
         raise failed[-1].error

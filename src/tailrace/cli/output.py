@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import click
 from rich.console import Console
 from rich.logging import RichHandler
 
+from tailrace.errors import TailraceError
 from tailrace.log.terminal import printable, printable_lines
 
 
@@ -42,6 +44,16 @@ def log_to_stderr(level: int = logging.INFO, log_format: str = "text") -> None:
         logger.propagate = False
 
 
+def show_error(error: TailraceError) -> None:
+    """Print why a command failed, and the hint: as a log line if log lines are JSON, which only machines read."""
+    if _logs_json():
+        logging.getLogger("tailrace").error("%s", error, extra={"hint": error.hint})
+        return
+    click.echo(printable_lines(f"error: {error}"), err=True)
+    if error.hint:
+        click.echo(printable_lines(f"hint: {error.hint}"), err=True)
+
+
 class TextFormatter(logging.Formatter):
     """One line for each record, whatever names it holds, and the traceback of an exception."""
 
@@ -54,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the traceback of an exception."""
+    """One JSON object per line: time, level, logger, message, a hint if there is one, and an exception's traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -63,6 +75,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if hint := getattr(record, "hint", ""):
+            fields["hint"] = hint
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
@@ -81,8 +95,11 @@ def with_process(name: str, line: str) -> str:
 
 def is_live() -> bool:
     """Whether there is a terminal for a live line beside log lines."""
-    handlers = logging.getLogger("tailrace").handlers
-    return sys.stderr.isatty() and not any(isinstance(h.formatter, JsonFormatter) for h in handlers)
+    return sys.stderr.isatty() and not _logs_json()
+
+
+def _logs_json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger("tailrace").handlers)
 
 
 _consoles: list[Console] = []

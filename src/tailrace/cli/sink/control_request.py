@@ -7,7 +7,7 @@ import time
 import click
 
 from tailrace.cli import Invocation
-from tailrace.cli.sink_choice import configured_sinks, find_sink
+from tailrace.cli.sink_choice import complete_sink, configured_sinks, find_sink
 from tailrace.delivery import control, status
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.step import snapshots_in_reach
@@ -22,7 +22,7 @@ _SOON = "within seconds, or when it is started"
 
 
 @click.command("pause", short_help="Pause a sink until it is resumed.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.pass_obj
 def pause(invocation: Invocation, name: str) -> None:
     """Pause the sink NAME until it is resumed. It finishes its step, and stays paused over restarts."""
@@ -32,7 +32,7 @@ def pause(invocation: Invocation, name: str) -> None:
 
 
 @click.command("resume", short_help="Resume a sink that is paused or has failed.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.pass_obj
 def resume(invocation: Invocation, name: str) -> None:
     """Resume the sink NAME, which is paused or has failed."""
@@ -42,7 +42,7 @@ def resume(invocation: Invocation, name: str) -> None:
 
 
 @click.command("reload", short_help="Load tables again from their newest snapshots.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 @click.pass_obj
 def reload(invocation: Invocation, name: str, tables: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ def reload(invocation: Invocation, name: str, tables: tuple[str, ...]) -> None:
 
 
 @click.command("rewind", short_help="Deliver again from an earlier position, time or snapshot.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.argument("where", metavar="LSN|TIME|snapshot|earliest|latest")
 @click.pass_obj
 def rewind(invocation: Invocation, name: str, where: str) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli import Invocation
-from tailrace.cli.sink_choice import configured_sinks, find_sink
+from tailrace.cli.sink_choice import complete_sink, configured_sinks, find_sink
 from tailrace.delivery.preview import PreviewRow, preview
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import run_in_process
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("test")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_sink)
 @click.option("--rows", "count", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many rows.")
 @click.option("--master", metavar="URL", help="Spark master, for a sink with sql or transform. Default: this machine.")
 @click.pass_obj
