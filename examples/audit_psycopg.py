@@ -33,7 +33,9 @@ def wait_until_captured(connection: psycopg.Connection) -> None:
     """
     query = "SELECT FROM pg_publication_tables WHERE tablename = 'notes'"
     if connection.execute(query).fetchone() is None:
-        print("waiting until the table is captured: is `tailrace audit` running?")
+        print(
+            "waiting until the table is captured: is `tailrace audit` running? If it may not add it, its log says why"
+        )
     while connection.execute(query).fetchone() is None:
         time.sleep(0.5)
 
