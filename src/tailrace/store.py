@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import os
 import threading
@@ -38,6 +39,7 @@ _memory: dict[str, MemoryStore] = {}
 _sync_file_range: Any = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_BLOCK_BYTES: Final = 4096
 # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER.
 _WRITE_AND_WAIT: Final = 1 | 2 | 4
 
@@ -235,6 +237,8 @@ class FileStore(Store):
             if self._spare is None or not self._spare.is_in(self.root / prefix):
                 self._drop_spare()
                 self._spare = _NamelessFile.open(self.root / prefix)
+                if self._spare is not None:
+                    self._spare.reserve_block()
 
     def create(self, key: str, data: bytes) -> bool:
         target = self._path(key)
@@ -336,13 +340,14 @@ class _NamelessFile:
     """A file in a directory that has no name yet.
 
     A file system's journal commits in order. So once the content and its place are written, one commit makes the file
-    and its name durable together; the directory's fsync then has nothing left to do. Without `sync_file_range`, the
-    file is fsynced before it is linked, and the directory's fsync is a second commit.
+    and its name durable together. Without `sync_file_range`, the file is fsynced before it is linked, and the
+    directory's fsync is a second commit.
     """
 
     def __init__(self, directory: int, file: int) -> None:
         self._directory = directory
         self._file = file
+        self._reserved_bytes = 0
 
     @classmethod
     def open(cls, path: Path) -> Self | None:
@@ -369,22 +374,47 @@ class _NamelessFile:
         except FileNotFoundError:
             return False
 
+    def reserve_block(self) -> None:
+        """Write one block of zeros, so that a small content needs no place on the disk when it is written."""
+        self._reserved_bytes = _BLOCK_BYTES
+        os.pwrite(self._file, bytes(_BLOCK_BYTES), 0)
+        _write_back(self._file)
+
     def write(self, data: bytes, name: str) -> None:
         """Give the file its content and its name, durably. Raises FileExistsError if the name is taken."""
         source = f"/proc/self/fd/{self._file}"
         try:
             _write(self._file, data)
+            if len(data) < self._reserved_bytes:
+                os.ftruncate(self._file, len(data))
             if not _write_back(self._file):
                 os.fsync(self._file)
             os.link(source, name, src_dir_fd=self._directory, dst_dir_fd=self._directory, follow_symlinks=True)
             os.fsync(self._file)
-            os.fsync(self._directory)
+            # Where the file's fsync has committed the name, another one would only flush the disk's cache again.
+            if not _commits_names(os.fstat(self._directory).st_dev, os.fstatvfs(self._directory).f_fsid):
+                os.fsync(self._directory)
         finally:
             self.close()
 
     def close(self) -> None:
         os.close(self._file)
         os.close(self._directory)
+
+
+@functools.cache
+def _commits_names(device: int, filesystem: int) -> bool:  # noqa: ARG001 (a device may get another file system)
+    """Whether a file's fsync makes the name durable that the file was linked to. That of ext4 does.
+
+    A link changes file and directory in one transaction of the journal, which the fsync commits. Without a journal,
+    the fsync of a file with a new name writes the directory, too. A test cuts the power in both cases.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = [line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    except OSError:
+        return False
+    return any(mount.split()[2] == number and kind.startswith("ext4 ") for mount, _, kind in mounts)
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """After a power cut, a store of files has each object that it confirmed, and no object in part.
 
-The power cut is ext4's own: `EXT4_IOC_SHUTDOWN` throws away whatever its journal has not committed.
+The power cut is ext4's own: `EXT4_IOC_SHUTDOWN` throws away whatever its journal has not committed. Without a journal,
+it is a copy of the disk.
 """
 
 from __future__ import annotations
@@ -57,6 +58,31 @@ def test_confirmed_objects_survive_and_none_is_torn(tmp_path: Path, is_prepared:
         found = _check(FileStore(directory / "store"), confirmed)
     assert len(confirmed) > CUTS
     print(f"{CUTS} power cuts, {len(confirmed)} objects confirmed, {found} found")
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+@pytest.mark.parametrize("options", [[], ["-O", "^has_journal"]], ids=["journal", "no journal"])
+def test_the_disk_has_an_object_when_it_is_confirmed(tmp_path: Path, options: list[str], is_prepared: bool) -> None:
+    image, copy, directory = tmp_path / "image", tmp_path / "copy", tmp_path / "disk"
+    directory.mkdir()
+    subprocess.run(["truncate", "-s", "16M", image], check=True)
+    subprocess.run(["mkfs.ext4", "-q", *options, image], check=True)
+    rng = random.Random(2)
+    with _mounted(image, directory):
+        store = FileStore(directory / "store")
+        for number in range(CUTS):
+            content = rng.randbytes(rng.choice((1, 300, 5000, 70_000)))
+            key = f"wal/{number % 3}/{number}"
+            if is_prepared:
+                store.prepare(f"wal/{number % 3}")
+            assert store.create(key, content)
+            shutil.copyfile(image, copy)
+            checked = subprocess.run(["e2fsck", "-fy", copy], capture_output=True, text=True)
+            assert checked.returncode < 4, checked.stdout
+            done = subprocess.run(["debugfs", "-R", f"cat /store/{key}", copy], capture_output=True)
+            assert done.stdout == content, f"{key} of {len(content)} bytes: {done.stderr.decode()}"
+            if number % 10 == 9:
+                store.delete(key)
 
 
 def _write_until_cut(directory: Path, number: int, confirmed: dict[str, str], after: int, is_prepared: bool) -> None:
