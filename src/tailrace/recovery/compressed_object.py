@@ -7,6 +7,7 @@ wrong CRC for the end of the WAL, so a damaged object must never reach it.
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from collections.abc import Callable
 from typing import Any, Final
@@ -37,11 +38,12 @@ _SINGLE_SEGMENT_SIZE_4: Final = 0xA0
 
 
 class Compressor:
-    """Compresses content piece by piece, so that only the result is held in memory."""
+    """Compresses content piece by piece, so that only the result is held in memory, and once."""
 
     def __init__(self) -> None:
-        self._frames: list[bytes] = []
+        self._object = io.BytesIO()
         self._digest = hashlib.sha256()
+        self._is_finished = False
         self.content_bytes = 0
         """The bytes that were added."""
 
@@ -51,15 +53,17 @@ class Compressor:
         frame = _raw_frame(content) if is_small else bytes(_CODEC.compress(content, asbytes=True))
         self._digest.update(frame)
         self.content_bytes += len(content)
-        self._frames.append(frame)
+        self._object.write(frame)
         if self.content_bytes > _MOST_BYTES:
             raise CorruptError(f"an object of {self.content_bytes:,} bytes could not be read again", "report this")
 
     def finish(self) -> bytes:
-        """The whole object."""
-        size, digest = self.content_bytes, self._digest.digest()
-        trailer = _TRAILER.pack(_SKIPPABLE, _TRAILER.size - 8, _MAGIC, size, digest)
-        return b"".join((*self._frames, trailer))
+        """The whole object. Nothing can be added afterwards."""
+        if not self._is_finished:
+            self._is_finished = True
+            size, digest = self.content_bytes, self._digest.digest()
+            self._object.write(_TRAILER.pack(_SKIPPABLE, _TRAILER.size - 8, _MAGIC, size, digest))
+        return self._object.getvalue()  # without a copy
 
 
 def compress(content: bytes | memoryview) -> bytes:
