@@ -44,7 +44,7 @@ query-clients: .query-clients/sqlalchemy-1.4 .query-clients/dbt ## install older
 .PHONY: chaos
 chaos: setup spark-4.3 query-clients ## kill -9 capture thousands of times under load (KILLS=2000), then deliveries and destinations
 	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/faults/test_kill.py
-	@KILLS=100 $(BIN)/pytest -q -s tests/recovery/test_archive.py -k killed
+	@KILLS=$(or $(KILLS),2000) $(BIN)/pytest -q -s tests/recovery/test_archive.py -k killed
 	@FUZZ=5000 FAULTS=10000 $(BIN)/pytest -q -s tests/fuzz tests/pgoutput/test_malformed.py tests/faults/test_random_store_faults.py
 	@$(BIN)/pytest -q -s -m soak
 	@$(BIN)/pytest -q -s tests/spark/test_other_spark.py

@@ -109,6 +109,11 @@ def assert_same_wal(server: Postgres, store: Store) -> int:
     return len(archive.segments)
 
 
+def archive_end(store: Store) -> Lsn:
+    archive = WalArchive.load(store)
+    return archive.last.end if archive is not None and archive.last is not None else Lsn(0)
+
+
 def new_directory(parent: Path, name: str) -> Path:
     """An empty directory for the user that runs PostgreSQL."""
     path = parent / name

@@ -24,13 +24,12 @@ from tests.fixtures.store import StoreAddress
 from tests.recovery.scene import (
     ArchiveThread,
     archive_all,
+    archive_end,
     assert_same_wal,
     back_up,
     configured,
     new_directory,
-    promote,
     restored,
-    streaming_standby,
 )
 
 from tailrace.change import Lsn
@@ -45,12 +44,15 @@ from tailrace.recovery.restore_plan import plan_restore
 from tailrace.recovery.wal_archive import ArchivePosition, System, WalArchive
 from tailrace.recovery.wal_segment import ArchiveKey, WalSegment
 from tailrace.recovery.wal_writer import ArchiveProgress, WalWriter
-from tailrace.settings import StoreSettings
+from tailrace.settings import Settings, SourceSettings, StoreSettings
 from tailrace.store import FileStore, ObjectInfo, Store
 
 DYING_ARCHIVE = Path(__file__).with_name("dying_archive.py")
 LARGE_SEGMENT = Path(__file__).with_name("large_segment.py")
-KILLS = int(os.environ.get("KILLS", "4"))
+ARCHIVE_FORKS = Path(__file__).with_name("archive_forks.py")
+KILLS = int(os.environ.get("KILLS", "20"))
+# In about a minute, a server writes a few segments a second.
+_KILLS_OF_A_SERVER = 200
 
 
 @pytest.fixture(scope="module")
@@ -96,34 +98,48 @@ def _load(server: Postgres) -> Iterator[None]:
         thread.join()
 
 
-def test_killed_archives_hold_the_servers_wal(server: Postgres, file_address: StoreAddress) -> None:
-    rng = random.Random(KILLS)
-    env = environment(Database(server, "postgres"), *file_address) | {"TAILRACE_ARCHIVE_PART_AFTER_S": "0.1"}
-    store = Store.open(*file_address)
-    with _load(server):
-        for number in range(KILLS):
-            before = sum(info.size for info in store.list("wal"))
-            env["TAILRACE_ARCHIVE_SYNCHRONOUS"] = str(number % 2 == 0).lower()
-            process = subprocess.Popen(tailrace("archive"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            try:
-                wait_until(
-                    lambda p=process, n=before: p.poll() is not None or sum(i.size for i in store.list("wal")) > n,  # type: ignore[misc]
-                    60,
-                )
-                time.sleep(rng.uniform(0, 0.4))
-                assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
-            finally:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-    with server.connect() as connection:
-        end = current_lsn(connection)
-    archive_all(server, store)
-    segments = assert_same_wal(server, store)
+def test_killed_archives_hold_the_servers_wal(tmp_path: Path) -> None:
+    for first in range(0, KILLS, _KILLS_OF_A_SERVER):
+        _kill_archives(min(KILLS - first, _KILLS_OF_A_SERVER), first, tmp_path / f"store{first}")
+
+
+def _kill_archives(kills: int, seed: int, root: Path) -> None:
+    rng = random.Random(seed)
+    store = Store.open(str(root))
+    with running(18, wal_keep_size="8GB", max_wal_size="8GB", checkpoint_timeout="1h", autovacuum=False) as server:
+        env = environment(Database(server, "postgres"), store.url) | {"TAILRACE_ARCHIVE_PART_AFTER_S": "0.1"}
+        forks = subprocess.Popen(
+            [sys.executable, str(ARCHIVE_FORKS)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        try:
+            with _load(server):
+                for number in range(kills):
+                    before = sum(info.size for info in store.list("wal"))
+                    print(number % 2, file=forks.stdin, flush=True)
+                    pid = int(forks.stdout.readline())
+                    assert wait_until(lambda n=before: sum(i.size for i in store.list("wal")) > n, 60)  # type: ignore[misc]
+                    time.sleep(rng.uniform(0, 0.3))
+                    os.kill(pid, signal.SIGKILL)
+                    assert int(forks.stdout.readline()) == signal.SIGKILL, "the archive ended by itself"
+        finally:
+            os.killpg(forks.pid, signal.SIGKILL)
+            forks.communicate()
+        with server.connect() as connection:
+            end = current_lsn(connection)
+        archive_all(server, store)
+        segments = assert_same_wal(server, store)
     archive = WalArchive.require(store)
     assert not archive.leftovers, "the parts of complete segments are removed"
     assert archive.last is not None
     assert archive.last.end >= end
-    print(f"{KILLS} kills, {segments} segments")
+    print(f"{kills} kills, {segments} segments")
 
 
 def test_commits_that_the_store_confirmed_survive_the_loss_of_the_server(workspace: Path) -> None:
@@ -244,31 +260,6 @@ def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) 
     assert len(list(WalArchive.require(store).ranges())) == 2
 
 
-def test_two_servers_on_one_timeline_are_refused(workspace: Path, file_address: StoreAddress) -> None:
-    store = Store.open(*file_address)
-    with (
-        running(18, wal_keep_size="1GB") as primary,
-        streaming_standby(primary, workspace, "first") as first,
-        streaming_standby(primary, workspace, "second") as second,
-    ):
-        archive_all(primary, store)
-        with primary.connect() as connection:
-            connection.execute("CREATE TABLE t (n int)")
-            for standby in (first, second):
-                _await_replay(standby, current_lsn(connection))
-        primary.stop("immediate")
-        for number, standby in enumerate((first, second)):
-            promote(standby)
-            with standby.connect() as promoted:
-                promoted.execute("INSERT INTO t VALUES (%s)", [number])
-        archive_all(first, store)
-        with ArchiveThread(configured(second, synchronous=True), store) as thread:
-            error = thread.failure()
-    # Both branched off at the same LSN or not. Either way, what the archive holds is the first one's.
-    assert isinstance(error, (WrongSource, FencedError))
-    assert "history of timeline 2 differs" in str(error) or "differs from the archive's" in str(error)
-
-
 def test_segments_of_another_size(workspace: Path, file_address: StoreAddress) -> None:
     _archive_with_segments(1, workspace, file_address)
 
@@ -294,9 +285,9 @@ def _check_memory(megabytes: int, directory: Path) -> None:
     assert done.returncode == 0, done.stderr
     archived, read = map(int, done.stdout.split())
     print(f"{megabytes} MB: {archived} MB to archive, {read} MB to archive and to read")
-    assert (
-        0 < max(archived, read) < megabytes * 3 // 4 + 250
-    )  # the compressed segment, which is a quarter, is held twice
+    # The compressed segment, which is a quarter, is held once to archive it and twice to read it.
+    assert 0 < archived < megabytes * 3 // 8 + 200
+    assert 0 < read < megabytes * 5 // 8 + 200
 
 
 def _archive_with_segments(megabytes: int, workspace: Path, file_address: StoreAddress) -> None:
@@ -321,89 +312,24 @@ def _archive_with_segments(megabytes: int, workspace: Path, file_address: StoreA
             connection.execute("INSERT INTO t SELECT n, 'later' FROM generate_series(1, 30000) n")
             end = current_lsn(connection)
             rows = connection.execute("SELECT count(*), sum(hashtext(t::text)) FROM t").fetchall()
-            assert wait_until(lambda: _archive_end(store) >= end, 60)
+            assert wait_until(lambda: archive_end(store) >= end, 60)
         assert_same_wal(server, store)
         with restored(server, store, RecoveryTarget("latest"), new_directory(workspace, "copy")) as copy:
             assert copy.rows("SELECT count(*), sum(hashtext(t::text)) FROM t") == rows
 
 
-def _archive_end(store: Store) -> Lsn:
-    archive = WalArchive.load(store)
-    return archive.last.end if archive is not None and archive.last is not None else Lsn(0)
-
-
-def test_promotions_are_followed_and_a_lost_branch_is_refused(workspace: Path, file_address: StoreAddress) -> None:
-    """The archive is behind the first fork and level with it; it is ahead of the second one."""
-    store = Store.open(*file_address)
-    with running(18, wal_keep_size="1GB") as primary, streaming_standby(primary, workspace, "first") as standby:
-        with primary.connect() as connection, ArchiveThread(configured(primary, synchronous=True), store):
-            connection.execute("CREATE TABLE t (n int)")
-            back_up(primary, store)
-            connection.execute("INSERT INTO t VALUES (1)")
-            end = current_lsn(connection)
-            assert wait_until(lambda: _archive_end(store) >= end, 30)
-        with primary.connect() as connection:
-            connection.execute("INSERT INTO t VALUES (2)")
-            _await_replay(standby, current_lsn(connection))
-        primary.stop("immediate")
-        promote(standby)
-        with streaming_standby(standby, workspace, "second") as second:
-            with standby.connect() as promoted:
-                promoted.execute("INSERT INTO t VALUES (3)")
-                end = current_lsn(promoted)
-            with ArchiveThread(configured(standby, synchronous=True), store) as thread:
-                thread.wait_for(end)
-                assert thread.archive.timeline == 2
-            with restored(primary, store, RecoveryTarget("latest"), new_directory(workspace, "level")) as copy:
-                assert copy.rows("SELECT n FROM t ORDER BY n") == [(1,), (2,), (3,)]
-            _await_replay(second, end)
-            _check_lost_branch(store, standby, second, workspace)
-
-
-def _check_lost_branch(store: Store, primary: Postgres, standby: Postgres, workspace: Path) -> None:
-    _disconnect(standby)
-    with primary.connect() as connection:
-        connection.execute("INSERT INTO t VALUES (4)")
-        end = current_lsn(connection)
-    with ArchiveThread(configured(primary, synchronous=True), store) as thread:
-        thread.wait_for(end)
-    primary.stop("immediate")
-    promote(standby)
-    with standby.connect() as promoted:
-        promoted.execute("INSERT INTO t VALUES (5)")
-        end = current_lsn(promoted)
-    with ArchiveThread(configured(standby, synchronous=True), store) as thread:
-        error = thread.failure()
-    assert isinstance(error, WrongSource)
-    assert str(error).startswith("timeline 3 branched off timeline 2 at ")
-    assert "--accept-fork" in error.hint
-    with ArchiveThread(configured(standby, synchronous=True), store, accept_fork=True) as thread:
-        thread.wait_for(end)
-    for timeline, rows in ((2, [1, 2, 3, 4]), (3, [1, 2, 3, 5])):
-        directory = new_directory(workspace, f"branch{timeline}")
-        with restored(standby, store, RecoveryTarget("latest"), directory, timeline=timeline) as copy:
-            assert [n for (n,) in copy.rows("SELECT n FROM t ORDER BY n")] == rows
-
-
-def _await_replay(standby: Postgres, lsn: Lsn) -> None:
-    with standby.connect() as connection:
-        query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
-        assert wait_until(lambda: connection.execute(query, [str(lsn)]).fetchone() == (True,), 30)
-
-
-def _disconnect(standby: Postgres) -> None:
-    """Stop the standby's stream, so that it misses what follows."""
-    with standby.connect() as connection:
-        connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
-        connection.execute("SELECT pg_reload_conf()")
-        query = "SELECT count(*) FROM pg_stat_wal_receiver"
-        assert wait_until(lambda: connection.execute(query).fetchone() == (0,), 30)
-
-
 class ForgetfulStore(FileStore):
-    """A store that fails to list parts once."""
+    """A store that fails once to create a whole segment, and once to list parts."""
 
     has_failed = False
+    has_refused = False
+
+    def create(self, key: str, data: bytes) -> bool:
+        found = ArchiveKey.parse(key, 1 << 20)
+        if found is not None and found.part is None and not self.has_refused:
+            self.has_refused = True
+            raise StoreError("no answer", "retrying")
+        return super().create(key, data)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[ObjectInfo]:
         if prefix.endswith(".d") and not self.has_failed and next(super().list(prefix), None) is not None:
@@ -412,7 +338,7 @@ class ForgetfulStore(FileStore):
         return super().list(prefix, after)
 
 
-def test_a_store_that_fails_to_remove_parts_damages_nothing(tmp_path: Path) -> None:
+def test_a_store_that_fails_to_create_a_segment_or_to_remove_parts_damages_nothing(tmp_path: Path) -> None:
     store = ForgetfulStore(tmp_path)
     segment = WalSegment(1, 7, 1 << 20)
     content = random.Random(1).randbytes(segment.bytes)
@@ -425,6 +351,7 @@ def test_a_store_that_fails_to_remove_parts_damages_nothing(tmp_path: Path) -> N
     assert wait_until(lambda: writer.durable_lsn == segment.end, 10)
     writer.close()
     assert store.has_failed
+    assert store.has_refused
     assert writer.error is None
     assert [info.key for info in store.list("")] == [segment.key]
     assert compressed_object.read(store, segment.key) == content
@@ -440,10 +367,28 @@ def test_check_warns_about_remote_apply_and_a_store_that_is_down(server: Postgre
     finally:
         server.conf(synchronous_commit="on", synchronous_standby_names="")
     warnings = [(Severity.WARNING, "synchronous_commit"), (Severity.WARNING, "synchronous_standby_names")]
-    assert found == [(Severity.ERROR, "store"), *warnings, (Severity.NOTE, "slot tailrace_archive")]
+    notes = [(Severity.NOTE, "summarize_wal"), (Severity.NOTE, "slot tailrace_archive")]
+    assert found == [(Severity.ERROR, "store"), *warnings, *notes]
     working = replace(configured(server), store=StoreSettings(url=str(workspace / "store")))
-    assert [f.severity for f in inspect_archive(working)] == [Severity.NOTE]
+    assert {f.severity for f in inspect_archive(working)} == {Severity.NOTE}
     assert not list(Store.open(str(workspace / "store")).list(""))
+
+
+def test_check_names_what_prevents_archive_and_backups(workspace: Path) -> None:
+    with running(18, wal_level="minimal", max_wal_senders=0, max_replication_slots=0) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE ROLE weak LOGIN")
+        source = SourceSettings(url=server.url_of("postgres", "weak"))
+        found = inspect_archive(Settings(source=source, store=StoreSettings(url=str(workspace / "store"))))
+    errors = {f.subject: f.fix for f in found if f.severity is Severity.ERROR}
+    assert errors == {
+        "role weak": 'ALTER ROLE "weak" REPLICATION;',
+        "wal_level": "ALTER SYSTEM SET wal_level = 'replica';\n-- then restart the server",
+        "max_replication_slots": "ALTER SYSTEM SET max_replication_slots = 4;\n-- then restart the server",
+        "max_wal_senders": "ALTER SYSTEM SET max_wal_senders = 4;\n-- then restart the server",
+    }
+    incremental = next(f for f in found if f.subject == "summarize_wal")
+    assert incremental.fix.startswith("ALTER SYSTEM SET summarize_wal = on;")
 
 
 def test_missing_parts_and_overlaps_with_other_bytes_are_refused(file_address: StoreAddress) -> None:
@@ -491,4 +436,4 @@ def test_position_names_a_time_that_the_archive_covers(server: Postgres, file_ad
     assert after is not None
     assert position is not None
     assert before[0] < position.at < after[0]
-    assert Lsn.parse(before[1]) <= position.lsn <= _archive_end(store)
+    assert Lsn.parse(before[1]) <= position.lsn <= archive_end(store)

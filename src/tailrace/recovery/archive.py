@@ -134,7 +134,9 @@ class Archive:
         last = archive.last
         if last is None or self._accept_gap:
             self._accept_gap = False
-            return WalSegment.at(current, reserved, system.segment_bytes)
+            # A slot that was created before a promotion may retain WAL of an earlier timeline.
+            first = timeline.read_history(connection, current).timeline_at(reserved)
+            return WalSegment.at(first, reserved, system.segment_bytes)
         return self._next_segment(connection, archive, current, flushed)
 
     def _next_segment(self, connection: PGconn, archive: WalArchive, current: int, flushed: Lsn) -> WalSegment:
