@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -34,7 +34,8 @@ from tailrace.store import Store
 # Longer than an idle server's WAL may take to be written as a part, by default.
 _FIRST_WAL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
-_OLDEST, _OLDEST_INCREMENTAL = 150000, 170000
+OLDEST_VERSION: Final = 150000
+_OLDEST_INCREMENTAL: Final = 170000
 
 
 @dataclass(slots=True)
@@ -75,6 +76,8 @@ def take_backup(
         _check_start(archive, backup.start.lsn, backup.start.timeline)
         progress.estimated_bytes = backup.start.estimated_bytes
         id = f"{facts.clock:%Y%m%dT%H%M%SZ}-{backup.start.lsn:016X}"
+        if next(store.list(f"{PREFIX}/{id}"), None) is not None:  # possible on a standby, whose checkpoints are shared
+            raise SourceError("another backup began at the same moment", "take the backup again")
         try:
             return _store_backup(connection, store, backup, facts, parent, id, progress)
         except BaseException:
@@ -119,9 +122,10 @@ class _ServerFacts:
             " pg_catalog.current_setting('server_version_num'), pg_catalog.current_setting('block_size'), current_user",
         )
         version = int(text_value(settings, 1))
-        if version < _OLDEST:
+        if version < OLDEST_VERSION:
             raise SourceRefused(
-                f"the server is PostgreSQL {version // 10000}: backups need 15 or newer", "use pg_basebackup"
+                f"the server is PostgreSQL {version // 10000}: backups need {OLDEST_VERSION // 10000} or newer",
+                "use pg_basebackup",
             )
         system = System(text_value(identity, 0), int(text_value(settings, 0)))
         return cls(system, version, int(text_value(settings, 2)), text_value(settings, 3), _clock(connection))

@@ -10,10 +10,12 @@ import psycopg
 from psycopg import sql
 
 from tailrace.capture.postgres.check.fix import RELOAD, RESTART, script
+from tailrace.capture.postgres.check.server import ServerState, capacity_finding, read_server, role_findings
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.errors import TailraceError
 from tailrace.finding import Finding, Severity
+from tailrace.recovery.backup import OLDEST_VERSION
 from tailrace.recovery.wal_segment import PREFIX
 from tailrace.settings import Settings
 from tailrace.store import Store
@@ -28,7 +30,13 @@ def inspect_archive(settings: Settings) -> list[Finding]:
             "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)", [list(_SETTINGS)]
         ).fetchall()
         values = {str(name): str(value) for name, value in rows}
-        findings = [*_server_findings(values, settings), *_slot_findings(connection, settings)]
+        server = read_server(connection)
+        findings = [
+            *role_findings(connection, server),
+            *_server_findings(values, settings),
+            *_backup_findings(values, server),
+            *_slot_findings(connection, server, settings),
+        ]
     findings += _store_findings(settings)
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
@@ -73,11 +81,41 @@ def _server_findings(values: dict[str, str], settings: Settings) -> Iterator[Fin
         )
 
 
-def _slot_findings(connection: psycopg.Connection[Any], settings: Settings) -> Iterator[Finding]:
+def _backup_findings(values: dict[str, str], server: ServerState) -> Iterator[Finding]:
+    if server.version < OLDEST_VERSION:
+        yield Finding(
+            Severity.WARNING,
+            "server",
+            f"is PostgreSQL {server.major}: backups need {OLDEST_VERSION // 10000} or newer, and archived WAL is of no "
+            "use without one",
+        )
+    if values.get("summarize_wal") == "off":
+        yield Finding(
+            Severity.NOTE,
+            "summarize_wal",
+            "is off: `tailrace backup --incremental` needs it",
+            f"ALTER SYSTEM SET summarize_wal = on;\n{RELOAD}",
+        )
+
+
+def _slot_findings(connection: psycopg.Connection[Any], server: ServerState, settings: Settings) -> Iterator[Finding]:
     name = settings.archive.slot
     row = connection.execute(
-        "SELECT slot_type, wal_status FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", [name]
+        "SELECT slot_type, wal_status, active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", [name]
     ).fetchone()
+    slots, senders = int(server.settings["max_replication_slots"]), int(server.settings["max_wal_senders"])
+    if row is None and server.slots_used >= slots:
+        yield capacity_finding(Severity.ERROR, "max_replication_slots", slots, 0, "the archive needs one")
+    left, is_streaming = senders - server.senders_used, row is not None and row[2]
+    if left < (1 if is_streaming else 2):
+        is_enough = is_streaming or left > 0
+        yield capacity_finding(
+            Severity.WARNING if is_enough else Severity.ERROR,
+            "max_wal_senders",
+            senders,
+            left,
+            "a backup needs one while it runs" if is_enough else "the archive needs one",
+        )
     drop = script(connection, "SELECT pg_catalog.pg_drop_replication_slot({});", sql.Literal(name))
     if row is None:
         yield Finding(Severity.NOTE, f"slot {name}", "does not exist yet: the archive creates it")

@@ -83,13 +83,7 @@ def server_findings(
             f"is {server.settings['wal_level']}: the WAL contains row changes only if it is logical",
             f"ALTER SYSTEM SET wal_level = 'logical';\n{RESTART}",
         )
-    if not server.may_replicate:
-        yield Finding(
-            Severity.ERROR,
-            f"role {server.role}",
-            "lacks the REPLICATION attribute, which a replication connection requires",
-            script(connection, "ALTER ROLE {} REPLICATION;", server.role),
-        )
+    yield from role_findings(connection, server)
     yield from _capacity_findings(server, "max_replication_slots", server.slots_used, slot is not None)
     is_streaming = slot is not None and slot.active_pid is not None
     yield from _capacity_findings(server, "max_wal_senders", server.senders_used, is_streaming)
@@ -109,6 +103,17 @@ def server_findings(
         )
     if server.has_large_objects:
         yield Finding(Severity.NOTE, "large objects", "are not captured: logical replication does not send them")
+
+
+def role_findings(connection: psycopg.Connection[Any], server: ServerState) -> Iterator[Finding]:
+    """Whether the role may open replication connections."""
+    if not server.may_replicate:
+        yield Finding(
+            Severity.ERROR,
+            f"role {server.role}",
+            "lacks the REPLICATION attribute, which a replication connection requires",
+            script(connection, "ALTER ROLE {} REPLICATION;", server.role),
+        )
 
 
 def _version_findings(server: ServerState) -> Iterator[Finding]:
@@ -140,7 +145,11 @@ def _capacity_findings(server: ServerState, setting: str, used: int, has_own: bo
         return
     severity = Severity.WARNING if has_own or left else Severity.ERROR
     missing = "a snapshot on demand needs one" if severity is Severity.WARNING else "capture needs one"
-    yield Finding(
+    yield capacity_finding(severity, setting, limit, left, missing)
+
+
+def capacity_finding(severity: Severity, setting: str, limit: int, left: int, missing: str) -> Finding:
+    return Finding(
         severity,
         setting,
         f"is {limit}, {max(left, 0)} left: {missing}",
