@@ -27,7 +27,8 @@ from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError, CorruptError, StoreError
 from tailrace.log.reader import LogReader
-from tailrace.recovery import restore
+from tailrace.recovery import backup_record, restore
+from tailrace.recovery.backup_record import BackupRecord
 from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import plan_restore
@@ -55,6 +56,7 @@ class History:
     store: Store
     before: datetime
     """A time before the backup."""
+    backups: list[BackupRecord]
     moments: dict[str, Moment] = field(default_factory=dict)
 
 
@@ -85,11 +87,11 @@ def make_history(server: Postgres, store: Store, *, incremental: bool = False) -
         connection.execute("CREATE TABLE t (n int PRIMARY KEY, note text)")
         connection.execute("INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 2000) n")
         before = value("SELECT clock_timestamp()")
-        back_up(server, store)
-        change("after the backup")
+        backups = [back_up(server, store)]
         if incremental:
-            back_up(server, store, "incremental")
-            change("after the second backup")
+            change("after the backup")
+            backups.append(back_up(server, store, "incremental"))
+        moments["immediate"] = Moment(RecoveryTarget("immediate"), rows(), change("after the last backup"))
         now = value("SELECT clock_timestamp()")
         moments["time"] = Moment(RecoveryTarget.parse(now.isoformat()), rows(), change("a"))
         change("b")
@@ -103,12 +105,12 @@ def make_history(server: Postgres, store: Store, *, incremental: bool = False) -
         change("e")
         moments["latest"] = Moment(RecoveryTarget("latest"), rows())
         thread.wait_for(current_lsn(connection))
-    return History(server, store, before, moments)
+    return History(server, store, before, backups, moments)
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
-    with running(18, summarize_wal=True, autovacuum=False) as server:
+    with running(18, summarize_wal=True, autovacuum=False, max_connections=150) as server:
         yield make_history(server, Store.open(str(tmp_path_factory.mktemp("store"))), incremental=True)
 
 
@@ -121,7 +123,7 @@ def check(history: History, name: str, workspace: Path, **options: Any) -> None:
         assert copy.rows("SHOW archive_mode") == [("off",)]
 
 
-@pytest.mark.parametrize("name", ["time", "lsn", "name", "xid", "latest"])
+@pytest.mark.parametrize("name", ["immediate", "time", "lsn", "name", "xid", "latest"])
 def test_restored_rows_are_the_sources_at_that_moment(name: str, history: History, workspace: Path) -> None:
     check(history, name, workspace)
 
@@ -139,10 +141,36 @@ def test_promoted_copy_accepts_writes_and_starts_on_its_own(history: History, wo
         assert connection.execute("SHOW archive_mode").fetchone() == ("off",)
 
 
-def test_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> None:
+def test_a_source_that_keeps_its_settings_elsewhere_is_restored(history: History, workspace: Path) -> None:
+    """As on Debian: the copy has defaults then, and PostgreSQL does not recover with less than the source had."""
+    programs = history.server.bin("postgres").parent
+    moment = history.moments["latest"]
+    plan = plan_restore(history.store, moment.target, programs)
+    copy = DataDirectory(new_directory(workspace, "copy"))
+    restore.write_directory(history.store, plan, copy)
+    (copy.path / "postgresql.conf").write_text("")
+    with restore.recovering(plan, copy, programs, "pause", operator_settings={"work_mem": "5MB"}) as recovery:
+        recovery.wait()
+        with recovery.server.connect() as connection:
+            assert connection.execute(_ROWS.encode()).fetchall() == moment.rows
+            assert connection.execute("SHOW max_connections").fetchone() == ("150",)
+            assert connection.execute("SHOW work_mem").fetchone() == ("5MB",)
+
+
+def test_a_full_disk_is_an_error_with_a_hint_and_leaves_nothing(history: History, small_disk: Path) -> None:
+    plan = plan_restore(history.store, RecoveryTarget("latest"), history.server.bin("postgres").parent)
+    small_disk.chmod(0o755)
+    copy = DataDirectory(new_directory(small_disk, "copy"))
+    with pytest.raises(ConfigError, match="No space left on device") as failed:
+        restore.write_directory(history.store, plan, copy)
+    assert "enough space" in failed.value.hint
+    assert not any(copy.path.iterdir())
+
+
+def test_every_target_on_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> None:
     with running(16, autovacuum=False) as server:
         history = make_history(server, Store.open(*s3_address))
-        for name in ("xid", "latest"):
+        for name in history.moments:
             check(history, name, workspace)
 
 
@@ -156,7 +184,7 @@ def test_the_oldest_version(file_address: StoreAddress, workspace: Path) -> None
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", [16, 18])
-def test_every_target_on_every_store(version: int, store_address: StoreAddress, workspace: Path) -> None:
+def test_every_target_on_every_version_and_store(version: int, store_address: StoreAddress, workspace: Path) -> None:
     with running(version, autovacuum=False) as server:
         history = make_history(server, Store.open(*store_address))
         for name in history.moments:
@@ -248,6 +276,35 @@ def test_damaged_and_missing_wal_aborts_recovery(damage: str, history: History, 
             recovery.wait()
     finally:
         history.store.replace(key, content)
+
+
+def test_a_damaged_backup_leaves_nothing_and_another_one_can_be_chosen(history: History, workspace: Path) -> None:
+    moment = history.moments["latest"]
+    directory = new_directory(workspace, "copy")
+    env = os.environ | {"TAILRACE_STORE_URL": history.store.url}
+    programs = str(history.server.bin("postgres").parent)
+    command = tailrace("restore", str(directory), "--latest", "--promote", "--bin", programs)
+    full, incremental = history.backups
+    key = backup_record.data_key(incremental.id, 0)
+    content = history.store.get(key)
+    assert content is not None
+    try:
+        history.store.replace(key, content[:-1] + bytes([content[-1] ^ 1]))
+        failed = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert failed.returncode == 1
+        assert f"{key} has a wrong checksum" in failed.stderr
+        assert "--backup ID" in failed.stderr
+        assert not any(directory.iterdir())
+        done = subprocess.run([*command, "--backup", full.id], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        verified = subprocess.run(tailrace("backup", "verify"), env=env, capture_output=True, text=True)
+        assert verified.returncode == 1
+        assert f"backup {full.id}: {full.files:,} files match the manifest" in verified.stdout
+        assert f"backup {incremental.id}: DAMAGED: " in verified.stdout
+    finally:
+        history.store.replace(key, content)
+    with pytest.raises(ConfigError, match="there is no backup nowhere"):
+        plan_restore(history.store, moment.target, Path(programs), backup="nowhere")
 
 
 def test_restored_server_equals_the_change_log_at_a_random_lsn(workspace: Path, file_address: StoreAddress) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from psycopg.errors import ForeignKeyViolation
 from tests import oracle
 from tests.fixtures.postgres import Database
 from tests.recovery.table_scene import Scene, definition, new_database, scene
@@ -182,6 +183,38 @@ def test_script_does_what_a_restore_into_the_database_does(shop: Scene, tmp_path
                 assert definition(connection, text) == definition(shop.connection, text)
             expected = Counter(shop.connection.execute(_MARK_ROWS.format("tenant = 3").encode()).fetchall())
             assert Counter(connection.execute("SELECT * FROM part.t").fetchall()) == expected
+
+
+def test_a_foreign_key_is_validated_only_if_its_parent_comes_too(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TABLE parents (id int PRIMARY KEY); INSERT INTO parents VALUES (1), (2);"
+        "CREATE TABLE children (id int PRIMARY KEY, parent int REFERENCES parents); INSERT INTO children VALUES (7, 2)"
+    )
+    validated = "SELECT convalidated FROM pg_constraint WHERE contype = 'f'"
+    children = ("public", "children")
+    with scene(database, tmp_path) as it:
+        it.snapshot()
+        it.record_definitions()
+        lsn = it.mark()
+        with new_database(database) as both:
+            it.restore(both, [children, PARENTS], lsn)
+            assert both.rows(validated) == [(True,)]
+        script = tmp_path / "script.sql"
+        command = ["restore", "--table", "children", "--to", str(lsn), "--sql", str(script)]
+        done = CliRunner().invoke(main, command, env={"TAILRACE_STORE_URL": it.store.url})
+        assert done.exit_code == 0, done.output
+        for use_script in (False, True):
+            with new_database(database) as other:
+                other.execute("CREATE TABLE parents (id int PRIMARY KEY)")  # without the parent of the row
+                if use_script:
+                    psql = [str(database.server.bin("psql")), "-X", "-q", "-d", other.url, "-f", str(script)]
+                    subprocess.run(psql, check=True, capture_output=True, timeout=60)
+                else:
+                    it.restore(other, [children], lsn)
+                assert other.rows("SELECT * FROM children") == [(7, 2)]
+                assert other.rows(validated) == [(False,)]
+                with pytest.raises(ForeignKeyViolation):
+                    other.execute("INSERT INTO children VALUES (8, 3)")
 
 
 def test_random_tables_at_random_positions_with_ddl(database: Database, tmp_path: Path) -> None:

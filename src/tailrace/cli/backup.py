@@ -12,10 +12,10 @@ import click
 from tailrace.cli import Invocation, output
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.stop_signal import on_stop
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, CorruptError, TailraceError
 from tailrace.recovery import backup_reader, expiry
 from tailrace.recovery.backup import BackupProgress, is_covered, take_backup
-from tailrace.recovery.backup_record import BackupRecord, list_backups
+from tailrace.recovery.backup_record import BackupRecord, find_backup, list_backups
 from tailrace.recovery.wal_archive import WalArchive
 from tailrace.settings import Settings
 from tailrace.settings.duration import parse_duration
@@ -77,16 +77,31 @@ def list_command(invocation: Invocation) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.pass_obj
 def verify_command(invocation: Invocation, ids: tuple[str, ...]) -> None:
-    """Read backups from the store and compare each file with PostgreSQL's manifest. Default: all not verified yet."""
+    """Read backups from the store and compare each file with PostgreSQL's manifest. Default: all not verified yet.
+
+    Exits with 1 if one of them is damaged.
+    """
     _, store = _open(invocation, "store")
     records = list_backups(store)
-    chosen = [_find(records, id) for id in ids] or [r for r in records if r.verified_at(store) is None]
+    chosen = [find_backup(records, id) for id in ids] or [r for r in records if r.verified_at(store) is None]
+    damaged = 0
     for record in chosen:
         read = BackupProgress(estimated_bytes=record.size)
-        with ProgressDisplay(read.state, "tailrace.backup"):
-            backup_reader.verify(store, record, read.add)
+        try:
+            with ProgressDisplay(read.state, "tailrace.backup"):
+                backup_reader.verify(store, record, read.add)
+        except CorruptError as error:
+            record.mark_damaged(store)
+            damaged += 1
+            click.echo(f"backup {record.id}: DAMAGED: {error}")
+            continue
         record.mark_verified(store, datetime.now(UTC))
         click.echo(f"backup {record.id}: {read.files:,} files match the manifest")
+    if damaged:
+        raise CorruptError(
+            f"{damaged} of {output.count(len(chosen), 'backup')} cannot be restored, nor can what builds on it",
+            "take a full backup now; restore damaged objects from a copy of the store, if there is one",
+        )
 
 
 @command.command("expire")
@@ -120,13 +135,6 @@ def _open(invocation: Invocation, *requires: str) -> tuple[Settings, Store]:
     settings = invocation.settings(*requires)
     invocation.start_logging()
     return settings, Store.open(settings.store.url, settings.store.options)
-
-
-def _find(records: list[BackupRecord], id: str) -> BackupRecord:
-    record = next((r for r in records if r.id == id), None)
-    if record is None:
-        raise ConfigError(f"there is no backup {id}", "`tailrace backup ls` lists them")
-    return record
 
 
 def _wait_until_covered(store: Store, record: BackupRecord, cancelled: threading.Event) -> None:

@@ -10,7 +10,7 @@ import click
 
 from tailrace.change import Lsn
 from tailrace.cli import Invocation, output, status_line
-from tailrace.cli.restored_server import find_programs
+from tailrace.cli.restored_server import SET_OPTION, find_programs, parse_settings
 from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.installation import unprivileged_user
@@ -30,8 +30,15 @@ from tailrace.store import Store
 @click.option(
     "--bin", "bin_directory", type=click.Path(path_type=Path), help="Where PostgreSQL's programs are. Default: PATH."
 )
+@SET_OPTION
 @click.pass_obj
-def command(invocation: Invocation, lsn: str | None, directory: Path | None, bin_directory: Path | None) -> None:
+def command(
+    invocation: Invocation,
+    lsn: str | None,
+    directory: Path | None,
+    bin_directory: Path | None,
+    server_settings: tuple[str, ...],
+) -> None:
     """Restore the server to a random moment in a temporary directory, and compare every published table, row for row,
     with the snapshot and the change log at that moment.
 
@@ -41,6 +48,7 @@ def command(invocation: Invocation, lsn: str | None, directory: Path | None, bin
     settings = invocation.settings("source", "store")
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
+    own_settings = parse_settings(server_settings)
     programs = find_programs(store, bin_directory)
     cancelled = threading.Event()
     on_stop(cancelled.set)
@@ -54,7 +62,7 @@ def command(invocation: Invocation, lsn: str | None, directory: Path | None, bin
         if owner := unprivileged_user():
             os.chown(copy, *owner)
         moment = Lsn.parse(lsn) if lsn else None
-        drill = Drill(settings, store, copy, programs, moment, cancelled.is_set, progress)
+        drill = Drill(settings, store, copy, programs, moment, cancelled.is_set, progress, own_settings)
         with status_line.shown(lines, "tailrace.drill"):
             record = drill.run()
     _print(record)

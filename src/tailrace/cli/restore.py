@@ -14,7 +14,7 @@ from tailrace.cli import Invocation, output
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.restore_moment import MomentOptions
 from tailrace.cli.restore_table import TableOptions, restore_tables
-from tailrace.cli.restored_server import find_programs, place_tablespaces
+from tailrace.cli.restored_server import SET_OPTION, find_programs, parse_settings, place_tablespaces
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
 from tailrace.log.reader import LogReader
@@ -64,6 +64,7 @@ _POLL_SECONDS = 0.2
 @click.option("--before-xid", type=int, metavar="XID", help="Stop just before this transaction's commit.")
 @click.option("--latest", is_flag=True, help="Everything that the archive has, or the log. The same as --to latest.")
 @click.option("--promote", is_flag=True, help="Make the copy a server of its own, and stop it cleanly.")
+@click.option("--backup", metavar="ID", help="Start from this backup. Default: the newest one from before the moment.")
 @click.option("--timeline", type=int, help="The timeline that holds the moment. Default: the newest one.")
 @click.option(
     "--bin", "bin_directory", type=click.Path(path_type=Path), help="Where PostgreSQL's programs are. Default: PATH."
@@ -75,6 +76,7 @@ _POLL_SECONDS = 0.2
     metavar="OID=DIR",
     help="Where a tablespace goes. Default: DIRECTORY-tablespaces/OID; never where it was.",
 )
+@SET_OPTION
 @click.option("--master", metavar="URL", help="Read the tables with Spark, on this master. Default: only large ones.")
 @click.pass_obj
 def command(
@@ -90,9 +92,11 @@ def command(
     before_xid: int | None,
     latest: bool,
     promote: bool,
+    backup: str | None,
     timeline: int | None,
     bin_directory: Path | None,
     tablespaces: tuple[str, ...],
+    server_settings: tuple[str, ...],
     master: str | None,
 ) -> None:
     """Restore the server into DIRECTORY, which must be empty, as it was at a moment; or some of its tables.
@@ -116,23 +120,24 @@ def command(
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
     if tables:
-        if directory is not None or promote or timeline is not None or tablespaces:
+        if directory is not None or promote or any((backup, timeline, tablespaces, server_settings)):
             raise ConfigError("--table restores tables, not a directory", "leave out DIRECTORY and its options")
         wanted = TableOptions(tables, where, into, script, renamed, master)
         restore_tables(settings, store, moment, wanted, bin_directory)
         return
     if directory is None or where or into or script or renamed or master:
         raise ConfigError("what to restore is not given", "give DIRECTORY, or --table with --into URL or --sql FILE")
+    own_settings = parse_settings(server_settings)
     programs = find_programs(store, bin_directory)
     target = moment.target(LogReader(store), lambda: programs)
-    cancelled = threading.Event()
-    on_stop(cancelled.set)
-    plan = plan_restore(store, target, programs, timeline)
+    plan = plan_restore(store, target, programs, timeline, backup)
     copy = DataDirectory(directory.absolute(), place_tablespaces(directory.absolute(), plan, tablespaces))
     click.echo(f"restoring to {target} from {plan.backup.kind} backup {plan.backup.id}")
     _lay_out(store, plan, copy)
+    cancelled = threading.Event()
+    on_stop(cancelled.set)
     action: Literal["pause", "promote"] = "promote" if promote else "pause"
-    with restore.recovering(plan, copy, programs, action) as recovery:
+    with restore.recovering(plan, copy, programs, action, operator_settings=own_settings) as recovery:
         began = time.monotonic()
         reached = recovery.wait(cancelled.is_set, _Reporter(plan))
         click.echo(f"replayed WAL up to {reached.lsn} in {output.duration(time.monotonic() - began)}")

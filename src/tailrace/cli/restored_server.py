@@ -6,6 +6,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Final
+
+import click
 
 from tailrace.embedded.installation import installation
 from tailrace.errors import ConfigError
@@ -42,6 +45,26 @@ def _version(program: Path) -> int | None:
         return None
     match = re.search(r"(\d+)", done.stdout)
     return int(match[1]) if match else None
+
+
+def parse_settings(given: tuple[str, ...]) -> dict[str, str]:
+    """The settings of the server that `--set` names."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[a-z][a-z0-9_.]*", name):
+            raise ConfigError(f"--set {text}: not a setting", "write NAME=VALUE, such as shared_buffers=1GB")
+        found[name] = value
+    return found
+
+
+SET_OPTION: Final = click.option(
+    "--set",
+    "server_settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the server, over those of its files, such as shared_buffers=1GB. May be repeated.",
+)
 
 
 def place_tablespaces(directory: Path, plan: RestorePlan, given: tuple[str, ...]) -> dict[int, Path]:

@@ -11,7 +11,7 @@ import click
 
 from tailrace.cli import Invocation, output, status_line
 from tailrace.cli.progress_display import ProgressDisplay
-from tailrace.cli.restored_server import find_programs, place_tablespaces
+from tailrace.cli.restored_server import SET_OPTION, find_programs, parse_settings, place_tablespaces
 from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
@@ -43,6 +43,7 @@ _POLL_SECONDS = 0.5
     metavar="OID=DIR",
     help="Where a tablespace goes. Default: DIRECTORY-tablespaces/OID; never where it was.",
 )
+@SET_OPTION
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -53,6 +54,7 @@ def command(
     listen: str | None,
     bin_directory: Path | None,
     tablespaces: tuple[str, ...],
+    server_settings: tuple[str, ...],
 ) -> None:
     """Run a hot standby in DIRECTORY until Ctrl-C. If the directory is empty, lay out the newest backup there first.
 
@@ -65,7 +67,7 @@ def command(
     settings = invocation.settings(*(("source", "store") if stream else ("store",)))
     invocation.start_logging()
     store = Store.open(settings.store.url, settings.store.options)
-    address = _address(listen)
+    address, own_settings = _address(listen), parse_settings(server_settings)
     programs = find_programs(store, bin_directory)
     copy = DataDirectory(directory.absolute())
     record = standby.find_standby(copy.path) or _lay_out(store, copy, programs, tablespaces)
@@ -74,7 +76,7 @@ def command(
     with contextlib.ExitStack() as stack:
         stack.enter_context(standby.running_alone(copy))
         upstream = Upstream.prepare(settings.source, slot, store) if stream else None
-        running = stack.enter_context(Standby(store, copy, record, programs, upstream, address))
+        running = stack.enter_context(Standby(store, copy, record, programs, upstream, address, own_settings))
         _follow(running, stopping, copy.path)
     click.echo("stopped; the same command continues")
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from tailrace import stored_json
 from tailrace.errors import CorruptError
-from tailrace.recovery.backup_record import BackupFile
+from tailrace.recovery.backup_record import CHOOSE_ANOTHER, BackupFile
 
-_HINT = "the backup is damaged: take a new one, and restore from another"
 _ALGORITHM = "SHA256"
 
 
@@ -30,22 +29,24 @@ def parse(data: bytes, where: str) -> Mapping[str, ManifestEntry]:
             raise ValueError
         return {_path(file): _entry(file) for file in raw["Files"]}
     except stored_json.ERRORS as error:
-        raise CorruptError(f"{where}: the manifest is damaged", _HINT) from error
+        raise CorruptError(f"{where}: the manifest is damaged", CHOOSE_ANOTHER) from error
 
 
 def check_files(manifest: Mapping[str, ManifestEntry], files: list[BackupFile], where: str) -> None:
     """Check that a backup has the files of its manifest, no more and no less."""
     present = {file.path for file in files if file.kind == "file"}
     if missing := sorted(manifest.keys() - present):
-        raise CorruptError(f"{where}: {len(missing)} files are missing, such as {missing[0]}", _HINT)
+        raise CorruptError(f"{where}: {len(missing)} files are missing, such as {missing[0]}", CHOOSE_ANOTHER)
     if extra := sorted(present - manifest.keys()):
-        raise CorruptError(f"{where}: the manifest does not name {len(extra)} files, such as {extra[0]}", _HINT)
+        raise CorruptError(
+            f"{where}: the manifest does not name {len(extra)} files, such as {extra[0]}", CHOOSE_ANOTHER
+        )
 
 
 def check_file(manifest: Mapping[str, ManifestEntry], file: BackupFile, digest: bytes, where: str) -> None:
     entry = manifest[file.path]
     if (file.size, digest) != (entry.size, entry.checksum):
-        raise CorruptError(f"{where}: {file.path} differs from the manifest", _HINT)
+        raise CorruptError(f"{where}: {file.path} differs from the manifest", CHOOSE_ANOTHER)
 
 
 def _path(file: Mapping[str, str]) -> str:

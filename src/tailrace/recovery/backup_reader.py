@@ -8,8 +8,16 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tailrace.errors import CorruptError
-from tailrace.recovery import backup_manifest, compressed_object
-from tailrace.recovery.backup_record import BackupFile, BackupRecord, data_key, read_index, read_manifest
+from tailrace.recovery import backup_manifest
+from tailrace.recovery.backup_record import (
+    CHOOSE_ANOTHER,
+    BackupFile,
+    BackupRecord,
+    data_key,
+    read_index,
+    read_manifest,
+    read_object,
+)
 from tailrace.store import Store
 
 # Objects that are fetched and decompressed ahead of the one that is in use.
@@ -53,7 +61,7 @@ class BackupReader:
                 start = at % self._record.chunk_bytes
                 piece = memoryview(chunk)[start : start + end - at]
                 if not piece:
-                    raise CorruptError(f"{self._where}: object {number} is too short", "take a new backup")
+                    raise CorruptError(f"{self._where}: object {number} is too short", CHOOSE_ANOTHER)
                 digest.update(piece)
                 sink(piece)
                 at += len(piece)
@@ -76,11 +84,7 @@ class BackupReader:
                 pool.shutdown(cancel_futures=True)
 
     def _chunk(self, number: int) -> bytes:
-        key = data_key(self._record.id, number)
-        content = compressed_object.read(self._store, key)
-        if content is None:
-            raise CorruptError(f"{self._store.url}: {key} is missing", "take a new backup, and restore from another")
-        return content
+        return read_object(self._store, data_key(self._record.id, number))
 
 
 def _chunk_numbers(files: list[BackupFile], chunk_bytes: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from tailrace import stored_json
 from tailrace.change import Lsn
-from tailrace.errors import CorruptError
+from tailrace.errors import ConfigError, CorruptError
 from tailrace.recovery import compressed_object
 from tailrace.store import Store
 
@@ -23,7 +23,10 @@ INCREMENTAL: Final = "INCREMENTAL."
 """PostgreSQL's prefix for the name of a file of which an incremental backup holds only the changed blocks."""
 _META: Final = "meta.json"
 _VERIFIED: Final = "verified.json"
-_RESTORE_COPY: Final = "restore it from a copy of the store"
+CHOOSE_ANOTHER: Final = (
+    "restore it from a copy of the store, or choose another backup with `tailrace restore --backup ID`; "
+    "`tailrace backup ls` lists them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,10 @@ class BackupRecord:
             tablespaces = tuple(Tablespace(**each) for each in raw["tablespaces"])
             return stored_json.typed(cls(**raw | lsns | times | {"tablespaces": tablespaces}))
         except stored_json.ERRORS as error:
-            raise CorruptError(f"{where} is not a backup's record", _RESTORE_COPY) from error
+            raise CorruptError(
+                f"{where} is not a backup's record",
+                "restore it from a copy of the store; if you remove it, the backup no longer counts, and others do",
+            ) from error
 
     def create(self, store: Store) -> None:
         if not store.create(f"{self.prefix}/{_META}", self.to_json()):
@@ -103,6 +109,10 @@ class BackupRecord:
 
     def mark_verified(self, store: Store, at: datetime) -> None:
         store.replace(f"{self.prefix}/{_VERIFIED}", json.dumps({"at": at.isoformat()}).encode())
+
+    def mark_damaged(self, store: Store) -> None:
+        """Forget that the backup was verified."""
+        store.delete(f"{self.prefix}/{_VERIFIED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +161,33 @@ def encode_index(files: Sequence[BackupFile]) -> bytes:
 
 
 def read_index(store: Store, id: str) -> list[BackupFile]:
-    lines = _require(store, index_key(id)).splitlines()
+    lines = read_object(store, index_key(id)).splitlines()
     try:
         return [stored_json.typed(BackupFile(**stored_json.parse(line))) for line in lines]
     except stored_json.ERRORS as error:
-        raise CorruptError(f"{store.url}: {index_key(id)} is not a backup's index", _RESTORE_COPY) from error
+        raise CorruptError(f"{store.url}: {index_key(id)} is not a backup's index", CHOOSE_ANOTHER) from error
 
 
 def read_manifest(store: Store, id: str) -> bytes:
-    return _require(store, manifest_key(id))
+    return read_object(store, manifest_key(id))
 
 
-def _require(store: Store, key: str) -> bytes:
-    content = compressed_object.read(store, key)
+def read_object(store: Store, key: str) -> bytes:
+    """The content of one of a backup's objects. Raises CorruptError if it is missing or damaged."""
+    try:
+        content = compressed_object.read(store, key)
+    except CorruptError as error:
+        raise CorruptError(str(error), CHOOSE_ANOTHER) from error
     if content is None:
-        raise CorruptError(f"{store.url}: {key} is missing", _RESTORE_COPY)
+        raise CorruptError(f"{store.url}: {key} is missing", CHOOSE_ANOTHER)
     return content
+
+
+def find_backup(records: Sequence[BackupRecord], id: str) -> BackupRecord:
+    record = next((r for r in records if r.id == id), None)
+    if record is None:
+        raise ConfigError(f"there is no backup {id}", "`tailrace backup ls` lists them")
+    return record
 
 
 def list_ids(store: Store) -> dict[str, list[str]]:
@@ -198,8 +219,6 @@ def chain(record: BackupRecord, records: Sequence[BackupRecord]) -> list[BackupR
     while found[0].parent is not None:
         parent = by_id.get(found[0].parent)
         if parent is None:
-            raise CorruptError(
-                f"backup {record.id} builds on {found[0].parent}, which is missing", "choose another backup"
-            )
+            raise CorruptError(f"backup {record.id} builds on {found[0].parent}, which is missing", CHOOSE_ANOTHER)
         found.insert(0, parent)
     return found

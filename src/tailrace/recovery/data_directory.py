@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Final
 
 from tailrace.errors import ConfigError, CorruptError
 from tailrace.recovery.backup_reader import BackupReader, FileSink
-from tailrace.recovery.backup_record import BackupFile, BackupRecord
+from tailrace.recovery.backup_record import CHOOSE_ANOTHER, BackupFile, BackupRecord
 from tailrace.recovery.incremental_file import BlockOverlay
 from tailrace.store import Store
 
@@ -44,7 +45,7 @@ class _Sources:
                 candidates = (file.target, file.path) if number >= 0 else ()
                 found = next((by_path[number][path] for path in candidates if path in by_path[number]), None)
                 if found is None:
-                    raise CorruptError(f"{where}: no backup of the chain holds {file.target}", "choose another backup")
+                    raise CorruptError(f"{where}: no backup of the chain holds {file.target}", CHOOSE_ANOTHER)
                 current = found
             plain[number].add(current.path)
         return cls(plain, overlays)
@@ -65,7 +66,7 @@ class DataDirectory:
         """Create the directories. Raises ConfigError if one of them is not empty."""
         for path in (self.path, *self.tablespaces.values()):
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise ConfigError(f"{path} is not an empty directory", "choose another one")
+                raise ConfigError(f"{path} is not an empty directory", "choose another one, or empty it")
             path.mkdir(parents=True, exist_ok=True)
             if os.geteuid() == 0 and self.owner[0] == 0:
                 raise ConfigError(
@@ -74,6 +75,15 @@ class DataDirectory:
                 )
             path.chmod(0o700)
             self.own(path)
+
+    def clear(self) -> None:
+        """Remove all that was written since `prepare`."""
+        for path in (self.path, *self.tablespaces.values()):
+            for each in path.iterdir():
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each)
+                else:
+                    each.unlink()
 
     @property
     def owner(self) -> tuple[int, int]:
@@ -155,7 +165,7 @@ class DataDirectory:
         """A path of the index in this directory. Raises CorruptError if it points out of it."""
         parts = path.split("/")
         if path.startswith("/") or ".." in parts:
-            raise CorruptError(f"the backup's index names {path}", "restore from another backup")
+            raise CorruptError(f"the backup's index names {path}", CHOOSE_ANOTHER)
         return self.path / path
 
     def _edit_label(self) -> None:

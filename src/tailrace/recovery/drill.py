@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +72,7 @@ class Drill:
         directory: An empty directory for the copy, which belongs to the user that runs PostgreSQL.
         bin_directory: Where PostgreSQL's programs are.
         lsn: The moment. Default: a random one that the log knows.
+        operator_settings: Settings of the copy, over those of its files.
     """
 
     settings: Settings
@@ -81,6 +82,7 @@ class Drill:
     lsn: Lsn | None = None
     is_cancelled: Callable[[], bool] = lambda: False
     progress: DrillProgress = field(default_factory=DrillProgress)
+    operator_settings: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> DrillRecord:
         """Run the drill, store its result and return it. A restore that fails is a result, too."""
@@ -96,7 +98,9 @@ class Drill:
             self.progress.phase = f"restoring {lsn}"
             self._own_children(copy)
             restore.write_directory(self.store, plan, copy)
-            with restore.recovering(plan, copy, self.bin_directory, "promote", _COPY_SETTINGS) as recovery:
+            with restore.recovering(
+                plan, copy, self.bin_directory, "promote", _COPY_SETTINGS, self.operator_settings
+            ) as recovery:
                 recovery.wait(self.is_cancelled)
                 record = replace(record, restore_seconds=time.monotonic() - began)
                 record = self._compare(recovery.server, record, lsn)

@@ -11,6 +11,7 @@ import struct
 from typing import Final
 
 from tailrace.errors import CorruptError
+from tailrace.recovery.backup_record import CHOOSE_ANOTHER
 
 _MAGIC: Final = 0xD3AE1F0D
 _HEADER: Final = struct.Struct("=III")
@@ -70,4 +71,4 @@ class BlockOverlay:
         return True
 
     def _damage(self) -> CorruptError:
-        return CorruptError(f"{self._where} is not a file of an incremental backup", "restore from another backup")
+        return CorruptError(f"{self._where} is not a file of an incremental backup", CHOOSE_ANOTHER)

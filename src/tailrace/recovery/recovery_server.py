@@ -7,6 +7,7 @@ copy must be usable for an inspection whatever its pg_hba.conf says, and nobody 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import psycopg
@@ -26,6 +27,8 @@ from tailrace.recovery.data_directory import DataDirectory
 
 _PORT = 5432
 _STOP_SECONDS = 120.0
+_LIMITS = {"max_prepared_xacts": "max_prepared_transactions", "max_locks_per_xact": "max_locks_per_transaction"}
+"""The settings whose names in pg_controldata are others."""
 _STATE = """
     SELECT pg_catalog.pg_is_in_recovery(),
            CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_get_wal_replay_pause_state() END,
@@ -47,13 +50,23 @@ class RecoveryServer:
     """One server. Leaving the context stops it."""
 
     def __init__(
-        self, directory: DataDirectory, bin_directory: Path, role: str, settings: Mapping[str, str | None], log: Path
+        self,
+        directory: DataDirectory,
+        bin_directory: Path,
+        role: str,
+        settings: Mapping[str, str | None],
+        log: Path,
+        operator_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`settings` are the server's, over the ones that every restored server has; None leaves one to its files."""
+        """`settings` are the server's, over the ones that every restored server has; None leaves one to its files.
+
+        `operator_settings` are over those of the files only.
+        """
         self._directory = directory
         self._program = bin_directory / "postgres"
         self._role = role
         self._settings = settings
+        self._operator_settings = operator_settings
         self._port = int(settings.get("port") or _PORT)
         self.log = log
         self.socket_directory = Path(tempfile.mkdtemp(prefix="tailrace-"))
@@ -81,7 +94,7 @@ class RecoveryServer:
             "archive_mode": "off",
             "synchronous_standby_names": "",
         }
-        given = {**fixed, **self._settings}
+        given = {**self._operator_settings, **self._limits(), **fixed, **self._settings}
         arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
         uid, gid = self._directory.owner
         is_root = os.geteuid() == 0
@@ -98,6 +111,25 @@ class RecoveryServer:
                 extra_groups=[] if is_root else None,
             )
         return self
+
+    def _limits(self) -> dict[str, str]:
+        """The source's limits where the files have lower ones: the source may keep its postgresql.conf elsewhere.
+
+        With lower limits, PostgreSQL does not recover.
+        """
+        found = re.findall(r"^(max_\w+) setting: +(\d+)$", self._run("pg_controldata", "-D"), re.MULTILINE)
+        limits = {_LIMITS.get(name, name): int(value) for name, value in found}
+        given = [f"--{name}={value}" for name, value in self._operator_settings.items()]
+        configured = {name: int(self._run("postgres", "-C", name, *given, "-D")) for name in limits}
+        return {name: str(limit) for name, limit in limits.items() if configured[name] < limit}
+
+    def _run(self, program: str, *options: str) -> str:
+        """What a program prints about the data directory."""
+        command = [str(self._program.with_name(program)), *options, str(self._directory.path)]
+        done = subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C"}, cwd="/")
+        if done.returncode:
+            raise SourceError(f"{program} failed: {done.stderr.strip()}", f"its command: {' '.join(command)}")
+        return done.stdout
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from tailrace.change import Lsn
-from tailrace.errors import SourceError
+from tailrace.errors import ConfigError, SourceError
 from tailrace.recovery.backup_record import BackupFile
 from tailrace.recovery.data_directory import DataDirectory
 from tailrace.recovery.recovery_server import RecoveryServer, RecoveryState
@@ -50,9 +50,14 @@ def write_directory(
     on_file: Callable[[BackupFile], None] = lambda _: None,
     signal: Literal["recovery.signal", "standby.signal"] = "recovery.signal",
 ) -> None:
-    """Lay out the backup, ready for recovery, or with `standby.signal` for a standby."""
-    directory.prepare()
-    directory.write(store, plan.chain, on_file)
+    """Lay out the backup, ready for recovery, or with `standby.signal` for a standby. A failure leaves nothing."""
+    with _file_errors(directory):
+        directory.prepare()
+        try:
+            directory.write(store, plan.chain, on_file)
+        except BaseException:
+            directory.clear()
+            raise
     signal_file = directory.path / signal
     signal_file.touch(mode=0o600)
     directory.own(signal_file)
@@ -64,20 +69,36 @@ def write_directory(
 
 
 @contextlib.contextmanager
+def _file_errors(directory: DataDirectory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or directory.path}: {error.strerror}",
+            "choose a directory that can be written, on a disk with enough space",
+        ) from error
+
+
+@contextlib.contextmanager
 def recovering(
     plan: RestorePlan,
     directory: DataDirectory,
     bin_directory: Path,
     action: Literal["pause", "promote"],
     settings: Mapping[str, str] = MappingProxyType({}),
+    operator_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Recovery]:
-    """Run the server on the directory, and feed it WAL, until the context exits. `settings` are further ones."""
+    """Run the server on the directory, and feed it WAL, until the context exits.
+
+    `settings` are further ones. `operator_settings` are over those of the server's files only.
+    """
     work = directory.path / _WORK
     work.mkdir(mode=0o700)
     directory.own(work)
     spool = WalSpool(plan.archive, plan.history, plan.backup.start_lsn, plan.end, work / "spool", directory.own)
     own = plan.stop.settings(plan.history.timeline, action) | {"restore_command": spool.restore_command}
-    server = RecoveryServer(directory, bin_directory, plan.backup.role, {**own, **settings}, work / "server.log")
+    log = work / "server.log"
+    server = RecoveryServer(directory, bin_directory, plan.backup.role, {**own, **settings}, log, operator_settings)
     with spool, server:
         yield Recovery(plan, server, spool, bin_directory)
     shutil.rmtree(work)

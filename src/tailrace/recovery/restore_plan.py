@@ -10,7 +10,7 @@ from pathlib import Path
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError
-from tailrace.recovery.backup_record import BackupRecord, chain, list_backups
+from tailrace.recovery.backup_record import BackupRecord, chain, find_backup, list_backups
 from tailrace.recovery.recovery_target import RecoveryTarget, StopPoint
 from tailrace.recovery.wal_archive import ArchivePosition, WalArchive
 from tailrace.recovery.wal_scan import WalScan
@@ -40,7 +40,13 @@ class _Candidate:
     end: Lsn
 
 
-def plan_restore(store: Store, target: RecoveryTarget, bin_directory: Path, timeline: int | None = None) -> RestorePlan:
+def plan_restore(
+    store: Store,
+    target: RecoveryTarget,
+    bin_directory: Path,
+    timeline: int | None = None,
+    backup: str | None = None,
+) -> RestorePlan:
     """Plan a restore.
 
     Args:
@@ -48,10 +54,19 @@ def plan_restore(store: Store, target: RecoveryTarget, bin_directory: Path, time
         target: The moment.
         bin_directory: Where pg_waldump is.
         timeline: The timeline that holds the moment. Default: the newest one of the archive.
+        backup: The id of the backup to start from. Default: the newest one from before the moment.
     """
     archive = WalArchive.require(store)
     records = list_backups(store)
     history, candidates = _candidates_on(archive, timeline, records)
+    if backup is not None:
+        record = find_backup(records, backup)
+        candidates = [candidate for candidate in candidates if candidate.record == record]
+        if not candidates:
+            raise ConfigError(
+                f"backup {backup} cannot be restored on timeline {history.timeline}",
+                "`tailrace backup ls` shows what each one lacks",
+            )
     position = ArchivePosition.load(store)
     is_current = position is not None and position.timeline == history.timeline
     covered_at = position.at if position is not None and is_current and position.lsn <= candidates[-1].end else None

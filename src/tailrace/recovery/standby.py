@@ -16,9 +16,10 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 
 from psycopg.conninfo import make_conninfo
@@ -184,6 +185,7 @@ class Standby:
         bin_directory: Where PostgreSQL's programs are.
         upstream: The source to stream from once the store has brought the standby so far; None stays with the store.
         listen: A host and a port where the standby accepts connections, by the rules of its own pg_hba.conf.
+        operator_settings: Settings over those of its files.
     """
 
     def __init__(
@@ -194,6 +196,7 @@ class Standby:
         bin_directory: Path,
         upstream: Upstream | None = None,
         listen: tuple[str, int] | None = None,
+        operator_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._directory = directory
         self._upstream = upstream
@@ -212,7 +215,7 @@ class Standby:
         if listen is not None:
             settings |= self._listen_settings(*listen)
         log = directory.path / "tailrace_standby.log"
-        self.server = RecoveryServer(directory, bin_directory, record.role, settings, log)
+        self.server = RecoveryServer(directory, bin_directory, record.role, settings, log, operator_settings)
         self.is_streaming = False
         """Whether the source feeds the standby, and no longer the store."""
 

@@ -86,7 +86,8 @@ class ArchivePosition:
             return cls(int(raw["timeline"]), Lsn.parse(raw["lsn"]), datetime.fromisoformat(raw["at"]))
         except stored_json.ERRORS as error:
             raise CorruptError(
-                f"{store.url}: {POSITION} is not a file that the archive wrote", _RESTORE_COPY
+                f"{store.url}: {POSITION} is not a file that the archive wrote",
+                "remove it: the archive writes it again",
             ) from error
 
     def save(self, store: Store) -> None:
