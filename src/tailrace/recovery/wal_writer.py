@@ -21,6 +21,7 @@ from tailrace.change import Lsn
 from tailrace.errors import FencedError, SourceError, StoreError, TailraceError
 from tailrace.recovery import compressed_object
 from tailrace.recovery.compressed_object import FRAME_BYTES, Compressor
+from tailrace.recovery.frame_buffer import Frame, FramePool
 from tailrace.recovery.store_retry import run_with_retries
 from tailrace.recovery.wal_archive import ArchivePosition, read_parts
 from tailrace.recovery.wal_segment import WalSegment
@@ -60,13 +61,12 @@ class _OpenSegment:
     received_prefix: Any = field(default_factory=hashlib.sha256)
     size: int = 0
     compressor: Compressor = field(default_factory=Compressor)
-    frame: list[memoryview] = field(default_factory=list)
-    """The pieces since the last frame."""
-    frame_bytes: int = 0
+    frame: Frame | None = None
+    """The content since the last frame."""
     compressed: Future[None] | None = None
     """The frame before."""
     tail: list[memoryview] = field(default_factory=list)
-    """The pieces that no part holds yet."""
+    """The pieces of frames that no part holds yet."""
     tail_bytes: int = 0
     tail_at: float | None = None
     """When the oldest of them arrived."""
@@ -100,6 +100,7 @@ class WalWriter:
         self._pending: deque[_OpenSegment] = deque()
         self._futures: set[Future[None]] = set()
         self._pending_bytes = 0  # to be compressed, or compressed and to be written
+        self._frames = FramePool(min(FRAME_BYTES, first.bytes))
         self._open = self._begin(first)
         self.error: Exception | None = None
         """Why nothing more is written."""
@@ -212,42 +213,46 @@ class WalWriter:
             current.received_prefix.update(piece[: current.prefix_bytes - before])
             if current.prefix_bytes <= current.size:
                 self._check_prefix(current)
-        new = piece[max(current.prefix_bytes - before, 0) :]
-        if new:
-            current.tail.append(new)
-            current.tail_bytes += len(new)
-            current.tail_at = current.tail_at or time.monotonic()
+        stored = max(current.prefix_bytes - before, 0)  # bytes of the piece
         while piece:
-            taken = piece[: FRAME_BYTES - current.frame_bytes]
+            frame = current.frame = current.frame or self._frames.take()
+            taken = frame.add(piece)
             piece = piece[len(taken) :]
-            current.frame.append(taken)
-            current.frame_bytes += len(taken)
-            if current.frame_bytes == FRAME_BYTES and current.size < current.segment.bytes:
-                pieces = self._take_frame(current)
-                current.compressed = self._submit(self._compress, current, pieces, current.compressed)
+            if new := taken[stored:]:
+                current.tail.append(new)
+                current.tail_bytes += len(new)
+                current.tail_at = current.tail_at or time.monotonic()
+            stored = max(stored - len(taken), 0)
+            if frame.size == self._frames.frame_bytes and current.size < current.segment.bytes:
+                self._take_frame(current)
+                current.compressed = self._submit(self._compress, current, frame, current.compressed)
         if current.size == current.segment.bytes:
-            pieces = self._take_frame(current)
+            current.tail = []
+            last = self._take_frame(current)
             with self._lock:
                 self._pending.append(current)
-            current.whole = self._submit(self._write_segment, current, pieces)
+            current.whole = self._submit(self._write_segment, current, last)
             self._open = _OpenSegment(current.segment.next, current)
 
-    def _take_frame(self, current: _OpenSegment) -> list[memoryview]:
+    def _take_frame(self, current: _OpenSegment) -> Frame:
+        frame, current.frame = current.frame, None
+        assert frame is not None
+        frame.is_shared = bool(current.tail)
         with self._lock:
-            self._pending_bytes += current.frame_bytes
-        pieces, current.frame, current.frame_bytes = current.frame, [], 0
-        return pieces
+            self._pending_bytes += frame.size
+        return frame
 
-    def _compress(self, current: _OpenSegment, pieces: list[memoryview], before: Future[None] | None) -> None:
+    def _compress(self, current: _OpenSegment, frame: Frame, before: Future[None] | None) -> None:
         """Compress one frame after the one `before`. Does nothing if it was done."""
         if before is not None:
             wait([before])
-        if pieces:
-            content = b"".join(pieces)
-            pieces.clear()
-            current.compressor.add(content)
+        if not frame.is_compressed:
+            current.compressor.add(frame.content)
+            frame.is_compressed = True
             with self._lock:
-                self._pending_bytes -= len(content)
+                self._pending_bytes -= frame.size
+            if not frame.is_shared:
+                self._frames.put_back(frame)
 
     def _check_prefix(self, current: _OpenSegment) -> None:
         """Compare what the server sends now with what an earlier run stored."""
@@ -284,7 +289,7 @@ class WalWriter:
             current.durable_bytes = end
             self._advance()
 
-    def _write_segment(self, current: _OpenSegment, last_frame: list[memoryview]) -> None:
+    def _write_segment(self, current: _OpenSegment, last_frame: Frame) -> None:
         self._compress(current, last_frame, current.compressed)
         if current.compressor.content_bytes != current.segment.bytes:
             return  # a frame could not be compressed, which has ended the stream
@@ -302,7 +307,7 @@ class WalWriter:
             self._progress.stored_bytes += len(data)
             self._progress.segments += 1
             current.is_durable = True
-            current.compressor, current.tail = Compressor(), []
+            current.compressor = Compressor()
             self._advance()
         if current.stored:
             self._submit(self._remove_parts, current)
