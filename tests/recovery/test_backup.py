@@ -225,7 +225,7 @@ def test_commands_list_verify_and_expire(backed_up: BackedUp) -> None:
     assert "files match the manifest" in run("verify", full.id)
     assert "verified 2" in run("ls").splitlines()[0]
     shown = CliRunner().invoke(main, ["backup", "expire", "--keep", "1m"], env=env, input="n\n").stdout
-    assert "segments of WAL, 000000010000000000000001 to " in shown
+    assert "segment of WAL, 000000010000000000000001 to " in shown
     assert "backup " not in shown, "the only full backup stays, with what builds on it"
     assert shown.endswith("nothing was removed\n")
     assert "removed 0 backups" in run("expire", "--keep", "1m", "--yes")

@@ -36,8 +36,12 @@ class _Moment:
     rows: Rows
 
 
-@pytest.mark.soak
 def test_every_moment_of_the_window_restores(workspace: Path, file_address: StoreAddress) -> None:
+    _retain(random.Random(1), 5, 1, workspace, Store.open(*file_address))
+
+
+@pytest.mark.soak
+def test_every_moment_of_a_longer_window_restores(workspace: Path, file_address: StoreAddress) -> None:
     _retain(random.Random(1), 10, RESTORES, workspace, Store.open(*file_address))
 
 

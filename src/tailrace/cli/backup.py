@@ -123,12 +123,14 @@ def expire_command(invocation: Invocation, keep: str | None, yes: bool) -> None:
     for id in plan.interrupted:
         click.echo(f"backup {id}  interrupted")
     if plan.segments:
-        click.echo(f"{len(plan.segments):,} segments of WAL, {plan.segments[0]} to {plan.segments[-1]}")
+        count = output.count(len(plan.segments), "segment")
+        click.echo(f"{count} of WAL, {plan.segments[0]} to {plan.segments[-1]}")
     if not yes and not click.confirm("remove these?"):
         click.echo("nothing was removed")
         return
     expiry.remove(store, plan)
-    click.echo(f"removed {len(plan.backups) + len(plan.interrupted)} backups and {len(plan.segments):,} segments")
+    backups = output.count(len(plan.backups) + len(plan.interrupted), "backup")
+    click.echo(f"removed {backups} and {output.count(len(plan.segments), 'segment')}")
 
 
 def _open(invocation: Invocation, *requires: str) -> tuple[Settings, Store]:

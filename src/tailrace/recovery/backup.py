@@ -45,6 +45,8 @@ class BackupProgress:
     bytes: int = 0
     estimated_bytes: int = 0
     files: int = 0
+    is_waiting: bool = False
+    """Whether the archive has no WAL yet, without which no backup counts."""
 
     def add(self, file: BackupFile) -> None:
         self.bytes += file.size
@@ -52,7 +54,8 @@ class BackupProgress:
 
     def state(self) -> tuple[int, int, str]:
         """The bytes done, about how many there are, and further text."""
-        return self.bytes, self.estimated_bytes, f"{self.files:,} files"
+        rest = "waiting for the first WAL of the archive" if self.is_waiting else f"{self.files:,} files"
+        return self.bytes, self.estimated_bytes, rest
 
 
 def take_backup(
@@ -64,7 +67,7 @@ def take_backup(
 ) -> BackupRecord:
     """Take a backup and return its record. It counts once the archive covers it: see `is_covered`."""
     progress = progress or BackupProgress()
-    archive = _await_archive(store, is_cancelled)
+    archive = _await_archive(store, progress, is_cancelled)
     connection = connect_replication(settings.source)
     try:
         facts = _ServerFacts.read(connection)
@@ -89,13 +92,17 @@ def take_backup(
         connection.finish()
 
 
-def _await_archive(store: Store, is_cancelled: Callable[[], bool]) -> WalArchive:
+def _await_archive(store: Store, progress: BackupProgress, is_cancelled: Callable[[], bool]) -> WalArchive:
     """The archive. One that has just been started gets a moment to write its first WAL."""
     deadline = time.monotonic() + _FIRST_WAL_SECONDS
     while (archive := WalArchive.load(store)) is not None and not archive.segments:
-        if time.monotonic() > deadline or is_cancelled():
+        progress.is_waiting = True
+        if is_cancelled():
+            raise SourceError("the backup was cancelled")
+        if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
+    progress.is_waiting = False
     return WalArchive.require(store)
 
 

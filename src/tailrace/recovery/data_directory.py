@@ -71,7 +71,7 @@ class DataDirectory:
             if os.geteuid() == 0 and self.owner[0] == 0:
                 raise ConfigError(
                     f"{self.path} belongs to root, and PostgreSQL refuses to run as root",
-                    "create the directory for the user that runs PostgreSQL, or restore as that user",
+                    "create it for the user that runs PostgreSQL (install -d -o postgres DIR), or restore as that user",
                 )
             path.chmod(0o700)
             self.own(path)
