@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from tests.log.test_segment import empty_header, seal_segment
 
 from tailrace.errors import CorruptError
 from tailrace.log import page_size, segment
+from tailrace.log.page_size import ColumnSize
 from tailrace.log.segment import Header
 from tailrace.log_rows import LogRows
 
@@ -36,10 +37,14 @@ def _packed(rows: LogRows, headers: Sequence[Header], **options: object) -> byte
     return segment._with_checksums(sink.getvalue())
 
 
+def _sizes(data: bytes) -> Mapping[str, ColumnSize]:
+    footer = segment._footer_offset(data, "log/1")
+    return page_size.file_size(data, footer, footer).columns
+
+
 def test_the_sizes_are_those_that_are_written() -> None:
     _, rows, data = seal_segment(transactions=300)
-    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
-    sizes = page_size.column_sizes(data, metadata, len(data))
+    sizes = _sizes(data)
     assert list(sizes) == segment.SCHEMA.names
     payloads = sum(len(payload) for payload in rows.payload.to_pylist())
     assert sizes["payload"].values == payloads + 4 * len(rows)
@@ -71,8 +76,7 @@ def test_one_value_does_not_stand_for_many() -> None:
 
 def test_an_idle_segment_has_no_pages() -> None:
     data = _packed(LogRows.empty(), [segment.with_row_facts(empty_header(), LogRows.empty())])
-    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
-    sizes = page_size.column_sizes(data, metadata, len(data))
+    sizes = _sizes(data)
     assert {size.values for size in sizes.values()} == {0}
     assert segment.unpack(data, "log/1")[0].header.rows == 0
 
@@ -91,14 +95,14 @@ def test_numbers_may_be_in_a_dictionary() -> None:
 
 def test_pages_that_are_not_where_the_footer_says_are_refused() -> None:
     _, _, data = seal_segment()
-    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
+    footer = segment._footer_offset(data, "log/1")
     for end in (4, 100):
         with pytest.raises(ValueError, match="column"):
-            page_size.column_sizes(data, metadata, end)
+            page_size.file_size(data, footer, end)
     for at in range(4, 60):
         for byte in (0, 0x0C, 0x19, 0x1D, 0x80, 0xFF):
             damaged = data[:at] + bytes([byte]) * 3 + data[at + 3 :]
             try:
-                page_size.column_sizes(damaged, metadata, len(damaged))
+                page_size.file_size(damaged, footer, len(damaged))
             except ValueError:
                 continue

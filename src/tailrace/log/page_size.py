@@ -1,136 +1,151 @@
 """How large a Parquet file gets when it is read: the sizes that its page headers declare. Pure.
 
 Arrow unpacks a page to the size in the page's own header, which the footer need not agree with, and a few bytes can
-declare billions. So these headers are read before Arrow reads the pages.
+declare billions. So these headers are read before Arrow reads the pages. Footer and headers are structs in Thrift's
+compact protocol, which is read here: Arrow ends the process when it is asked about columns of a forged footer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import pyarrow.parquet as pq
+Struct = Mapping[int, Any]
+"""Values by the field's number: integers, bytes, lists and structs. Others are left out."""
 
-# Types of Thrift's compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_NUMBERS: Final = {_I16, _I32, _I64}
-_MOST_DEPTH: Final = 8
+_MOST_DEPTH: Final = 12
 
-# Numbers of the fields of a page's header.
+# Numbers of fields in parquet.thrift.
+_ROWS, _ROW_GROUPS = 3, 4
+_COLUMNS: Final = 1
+_COLUMN_METADATA: Final = 3
+_PATH, _VALUES, _COMPRESSED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 5, 7, 9, 11
 _KIND, _UNPACKED, _PACKED = 1, 2, 3
-_DICTIONARY_PAGE: Final = 2
+_IS_DICTIONARY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSize:
     """What the pages of one column unpack to, in bytes."""
 
-    dictionary: int
-    values: int
+    dictionary: int = 0
+    values: int = 0
 
 
-def column_sizes(data: bytes | memoryview, metadata: pq.FileMetaData, end: int) -> dict[str, ColumnSize]:
-    """Return the sizes of all columns.
+@dataclass(frozen=True, slots=True)
+class FileSize:
+    rows: int
+    columns: Mapping[str, ColumnSize]
+
+
+def file_size(data: bytes, footer: int, end: int) -> FileSize:
+    """Return the number of rows, and what each column unpacks to.
 
     Args:
         data: The file.
-        metadata: Its footer.
+        footer: Where its footer begins.
         end: Where its pages end.
 
     Raises ValueError if the pages are not where the footer says.
     """
-    found: dict[str, ColumnSize] = {}
-    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
-        for column in (group.column(number) for number in range(group.num_columns)):
-            dictionary, values = 0, 0
-            # Without rows a column may have no pages, or a dictionary alone.
-            at = min(filter(None, (column.data_page_offset, column.dictionary_page_offset)), default=0)
-            stop = at + column.total_compressed_size
-            if not 0 <= at <= stop <= end or (at == 0 and column.num_values):
-                raise ValueError("a column is outside the file")
-            while at < stop:
-                header = _Header(data, at)
-                at = header.end + header.packed
-                if header.is_dictionary:
-                    dictionary += header.unpacked
-                else:
-                    values += header.unpacked
-            if at != stop:
-                raise ValueError("a page is larger than its column")
-            before = found.get(column.path_in_schema, ColumnSize(0, 0))
-            found[column.path_in_schema] = ColumnSize(before.dictionary + dictionary, before.values + values)
-    return found
+    try:
+        metadata, _ = _struct(data, footer, 0)
+        found: dict[str, ColumnSize] = {}
+        for group in metadata[_ROW_GROUPS]:
+            for column in (chunk[_COLUMN_METADATA] for chunk in group[_COLUMNS]):
+                name = ".".join(part.decode() for part in column[_PATH])
+                before, size = found.get(name, ColumnSize()), _column_size(data, column, end)
+                found[name] = ColumnSize(before.dictionary + size.dictionary, before.values + size.values)
+        return FileSize(int(metadata[_ROWS]), found)
+    except (IndexError, KeyError, TypeError, AttributeError):
+        raise ValueError("its footer or a page's header is damaged") from None
 
 
-class _Header:
-    """The header of a page, in Thrift's compact protocol."""
-
-    __slots__ = ("_data", "end", "is_dictionary", "packed", "unpacked")
-
-    def __init__(self, data: bytes | memoryview, at: int) -> None:
-        self._data = data
-        self.end = at
-        try:
-            fields = self._fields(0)
-        except IndexError:
-            raise ValueError("a page's header ends with the file") from None
-        self.is_dictionary = fields.get(_KIND) == _DICTIONARY_PAGE
-        self.unpacked, self.packed = fields.get(_UNPACKED, -1), fields.get(_PACKED, -1)
-        if self.unpacked < 0 or self.packed < 0:
+def _column_size(data: bytes, column: Struct, end: int) -> ColumnSize:
+    # Without rows a column may have no pages, or a dictionary alone.
+    at = min(filter(None, (column[_DATA_PAGE], column.get(_DICTIONARY_PAGE))), default=0)
+    stop = at + column[_COMPRESSED_SIZE]
+    if not 0 <= at <= stop <= end or (at == 0 and column[_VALUES]):
+        raise ValueError("a column is outside the file")
+    dictionary, values = 0, 0
+    while at < stop:
+        header, at = _struct(data, at, 0)
+        if header[_UNPACKED] < 0 or header[_PACKED] < 0:
             raise ValueError("a page has no size")
+        at += header[_PACKED]
+        if header[_KIND] == _IS_DICTIONARY:
+            dictionary += header[_UNPACKED]
+        else:
+            values += header[_UNPACKED]
+    if at != stop:
+        raise ValueError("a page is larger than its column")
+    return ColumnSize(dictionary, values)
 
-    def _fields(self, depth: int) -> dict[int, int]:
-        """The numbers among a struct's fields, by the field's number; all others are skipped."""
-        if depth > _MOST_DEPTH:
-            raise ValueError("a page's header is nested too deeply")
-        found: dict[int, int] = {}
-        number = 0
-        while head := self._byte():
-            kind = head & 0x0F
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            if kind in _NUMBERS:
-                found[number] = self._zigzag()
-            elif kind not in (_TRUE, _FALSE):
-                self._skip(kind, depth)
-        return found
 
-    def _skip(self, kind: int, depth: int) -> None:
-        match kind:
-            case 3 | 1 | 2:  # a boolean in a list has a byte of its own
-                self._byte()
-            case 4 | 5 | 6:
-                self._zigzag()
-            case 7:
-                self.end += 8
-            case 8:
-                length = self._varint()
-                self.end += length
-            case 9 | 10:
-                head = self._byte()
-                count = head >> 4 if head >> 4 < 15 else self._varint()
-                for _ in range(min(count, len(self._data))):
-                    self._skip(head & 0x0F, depth + 1)
-            case 12:
-                self._fields(depth + 1)
-            case _:
-                raise ValueError("a page's header has a field of an unknown type")
+def _struct(data: bytes, at: int, depth: int) -> tuple[Struct, int]:
+    """Read a struct. Returns it, and where it ends."""
+    if depth > _MOST_DEPTH:
+        raise ValueError("it is nested too deeply")
+    found: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        kind = head & 0x0F
+        if kind > 2:  # 1 and 2 are a boolean's value
+            found[number], at = _value(data, at, kind, depth)
+    return found, at + 1
 
-    def _byte(self) -> int:
-        value = self._data[self.end]
-        self.end += 1
-        return value
 
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise ValueError("a page's header has a number that is too large")
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    match kind:
+        case 5 | 6 | 4:
+            return _integer(data, at)
+        case 8:
+            length, at = _natural(data, at)
+            if at + length > len(data):
+                raise IndexError
+            return data[at : at + length], at + length
+        case 12:
+            return _struct(data, at, depth + 1)
+        case 9 | 10:
+            return _list(data, at, depth)
+        case 1 | 2 | 3:  # in a list, a boolean has a byte of its own
+            return None, at + 1
+        case 7:
+            return None, at + 8
+    raise ValueError("it has a field of an unknown type")
 
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+
+def _list(data: bytes, at: int, depth: int) -> tuple[Sequence[Any], int]:
+    head, at = data[at], at + 1
+    count = head >> 4
+    if count == 15:
+        count, at = _natural(data, at)
+    if count > len(data) - at:
+        raise IndexError
+    found = []
+    for _ in range(count):
+        value, at = _value(data, at, head & 0x0F, depth + 1)
+        found.append(value)
+    return found, at
+
+
+def _natural(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := data[at]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if shift > 63:
+            raise ValueError("it has a number that is too large")
+    return value | byte << shift, at + 1
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _natural(data, at)
+    return (value >> 1) ^ -(value & 1), at

@@ -25,7 +25,7 @@ from tailrace import stored_json
 from tailrace.change import Lsn, Position, Relation
 from tailrace.errors import CorruptError
 from tailrace.log import page_size
-from tailrace.log.page_size import ColumnSize
+from tailrace.log.page_size import FileSize
 from tailrace.log_rows import LogRows
 from tailrace.pgoutput import message
 
@@ -320,9 +320,10 @@ def unpack(data: bytes, name: str) -> list[SegmentContent]:
     if hashlib.sha256(memoryview(data)[: footer - _CHECKSUMS]).digest() != data[footer - _CHECKSUMS : footer - _DIGEST]:
         raise _checksum_error(name)
     with _raise_corrupt_errors(name):
+        size = page_size.file_size(data, footer, footer - _CHECKSUMS)
         file = pq.ParquetFile(pa.BufferReader(data))
         headers, relations = _metadata(file.metadata, name)
-        _check_size(headers, page_size.column_sizes(data, file.metadata, footer - _CHECKSUMS), file.metadata.num_rows)
+        _check_size(headers, size)
         rows = _rows(file.read())
     contents = []
     at = 0
@@ -393,14 +394,14 @@ def _relation(text: str) -> Relation:
     return Relation.from_json(text)
 
 
-def _check_size(headers: Sequence[Header], sizes: Mapping[str, ColumnSize], rows: int) -> None:
+def _check_size(headers: Sequence[Header], found: FileSize) -> None:
     """Raise unless the rows need the memory that the headers say, which is what readers plan with."""
-    payload = sum(header.payload_bytes for header in headers)
+    rows, payload = found.rows, sum(header.payload_bytes for header in headers)
     if rows != (known := sum(header.rows for header in headers)):
         raise ValueError(f"has {rows} rows, but its headers say {known}")
     if payload < rows:
         raise ValueError(f"its headers say {payload} bytes for {rows} rows")
-    for name, size in sizes.items():
+    for name, size in found.columns.items():
         # A payload has its length before it. Numbers take at most what they would unencoded, and the blocks' headers.
         most = payload + 4 * rows if name == "payload" else 16 * rows + _ENCODING_BYTES
         # A value in a dictionary can stand for many of its size, unless it is a number.
