@@ -153,17 +153,18 @@ def test_random_faults_lose_and_invent_nothing(
     monkeypatch.setattr("tailrace.capture.sealer.Backoff", lambda: Backoff(first=0.001, longest=0.01))
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, note text); CREATE PUBLICATION tailrace FOR TABLE t")
     store, lying = RandomFaults(tmp_path, 1), LyingStore(tmp_path, 2, share=0.05)
+    merging = RandomFaults(tmp_path, 3, share=0.01)  # a merge reads many objects, and any fault ends it
     follower = Follower(lying)
     with database.connect(autocommit=True) as connection:
         witness = Witness(connection)
-        rounds = 0
-        while (seen := store.seen + lying.seen).total() < FAULTS or set(seen) != KINDS:
+        rounds = merged = 0
+        while (seen := store.seen + lying.seen + merging.seen).total() < FAULTS or set(seen) != KINDS:
             rounds += 1
             _capture(database, store, connection)
             for _ in range(TRANSACTIONS):
                 follower.follow()
             with suppress(TailraceError):
-                compact(store, older_than=timedelta(0))
+                merged += compact(merging, older_than=timedelta(0)).merged
         end = current_lsn(connection)
         plain = FileStore(tmp_path)
         with CaptureThread(configured(database), plain) as run:
@@ -173,4 +174,5 @@ def test_random_faults_lose_and_invent_nothing(
         assert follower.changes == captured
         assert changes_in_log(plain) == witness.changes(end)
         assert not list(verify(plain))
-    print(f"{rounds} rounds: {dict(store.seen + lying.seen)}")
+        assert merged > rounds // 2
+    print(f"{rounds} rounds: {dict(seen)}, {len(captured):,} changes, {merged:,} objects merged")
