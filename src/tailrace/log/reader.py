@@ -428,5 +428,5 @@ def _is_before(change: Change, bound: Position | datetime) -> bool:
 def gap_error(header: Header) -> GapError:
     return GapError(
         f"changes between {header.gap_from} and segment {header.id} are not in the log",
-        "start from a snapshot taken after the gap",
+        "start from a snapshot taken after the gap; for a sink: tailrace sink rewind NAME snapshot",
     )
