@@ -98,6 +98,7 @@ def test_a_sink_that_was_removed_is_listed_until_it_is_forgotten(env: dict[str, 
         ["replica", "postgres", "new"],
         ["removed", "files", "running"],
     ]
+    assert "replica is paused: when it is started, it waits for `tailrace sink resume replica`" in listed.stdout
     assert "`tailrace sink forget removed` removes it" in listed.stdout
     refused = _run(env, tailrace("sink", "forget", "removed"))
     assert refused.returncode == 1

@@ -58,6 +58,10 @@ def test_init_looks_at_the_database(database: Database, working_directory: Path)
         assert f'# type = "{kind}"' in text
     unreachable = CliRunner().invoke(main, ["--config", "other.toml", "init", "postgresql://nobody@127.0.0.1:1/x"])
     assert unreachable.exit_code == 1
+    mistyped = CliRunner().invoke(main, ["--config", "other.toml", "init", "user:planted-secret@host/database"])
+    assert mistyped.exit_code == 2
+    assert mistyped.stderr.startswith("error: URL is not a connection URL, such as postgresql://user@host/database")
+    assert "planted-secret" not in mistyped.output
     assert not (working_directory / "other.toml").exists()
 
 

@@ -223,6 +223,11 @@ def test_capture_and_sinks_under_one_supervisor(
     assert "hint: " in delivered.stderr
     assert rows(replica) == rows(database)
 
+    reload = tailrace("sink", "reload", "replica", "public.tt")
+    mistyped = subprocess.run(reload, env=env, capture_output=True, text=True, timeout=60)
+    assert mistyped.returncode == 2
+    assert "no table with a snapshot matches public.tt: did you mean public.t?" in mistyped.stderr
+
     # The replica is damaged: rebuild it from the snapshot.
     replica.execute("DELETE FROM t WHERE id < 500; UPDATE t SET v = 'damaged' WHERE id = 3050")
     for command in (["sink", "rewind", "replica", "snapshot"], ["deliver", "--once", "--sink", "replica"]):

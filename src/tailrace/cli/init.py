@@ -262,7 +262,10 @@ def _settings_for(url: str) -> str:
     from tailrace.settings import Secret, SourceSettings
     from tailrace.settings.slot_name import default_slot
 
-    source = SourceSettings(url=url)
+    try:
+        source = SourceSettings(url=url)
+    except ConfigError as error:
+        raise ConfigError(f"URL {error}", error.hint) from None
     if source.password is None and "PGPASSWORD" in os.environ:
         source = replace(source, password=Secret(os.environ["PGPASSWORD"]))
     with source_errors(), connect(source) as connection:

@@ -15,6 +15,8 @@ from tailrace.errors import ConfigError, SinkRefused, SnapshotError
 from tailrace.log import planner
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import CURSORS
+from tailrace.log.snapshot import SnapshotReader
+from tailrace.settings.parser import did_you_mean
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
 
@@ -56,8 +58,12 @@ def reload(invocation: Invocation, name: str, tables: tuple[str, ...]) -> None:
             f"sink {name} delivers events and has no tables to reload",
             f"`tailrace sink rewind {name}` delivers the events again",
         )
+    copied = [snapshot.relation for snapshot in SnapshotReader(store).newest_of_each()]
     for table in tables:
-        TablePattern.parse(table)
+        pattern = TablePattern.parse(table)
+        if copied and not any(pattern.matches(relation.schema, relation.name) for relation in copied):
+            near = did_you_mean(table, sorted(relation.qualified_name for relation in copied))
+            raise ConfigError(f"no table with a snapshot matches {table}{near}")
     control.reload(store, name, tables)
     click.echo(f"sink {name} reloads {', '.join(tables)} {_SOON}")
 

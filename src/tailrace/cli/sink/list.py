@@ -7,6 +7,7 @@ import json
 import click
 
 from tailrace.cli import Invocation, sink_table
+from tailrace.delivery import control
 from tailrace.ops.probe import sink_statuses
 from tailrace.ops.status import Overview
 from tailrace.store import Store
@@ -28,5 +29,9 @@ def list_(invocation: Invocation, as_json: bool) -> None:
         return
     sink_table.show(statuses)
     for status in statuses:
+        if status.state in ("new", "stopped") and control.load(store, status.name).is_paused:
+            click.echo(
+                f"{status.name} is paused: when it is started, it waits for `tailrace sink resume {status.name}`"
+            )
         if status.name not in configured:
             click.echo(f"{status.name} is not in the settings; `tailrace sink forget {status.name}` removes it")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli import Invocation
+from tailrace.cli import Invocation, output
 from tailrace.cli.sink_choice import complete_sink, configured_sinks, find_sink
 from tailrace.delivery.preview import PreviewRow, preview
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import run_in_process
+from tailrace.log.terminal import printable
 
 if TYPE_CHECKING:
     from tailrace.settings import Settings
@@ -52,7 +52,7 @@ def _preview(settings: Settings, sink: ConfiguredSink, count: int, master: str |
 
 def _print(rows: Sequence[PreviewRow]) -> None:
     """One table for each run of rows of the same columns."""
-    console = Console(soft_wrap=True)
+    console = output.report_console()
     shown: tuple[object, ...] | None = None
     table: Table | None = None
     for row in rows:
@@ -60,11 +60,11 @@ def _print(rows: Sequence[PreviewRow]) -> None:
             if table is not None:
                 console.print(table)
             shown = (row.table, *row.values)
-            table = Table(title=row.table, title_justify="left")
+            table = Table(title=printable(row.table), title_justify="left")
             for name in ("position", "operation", *row.values):
-                table.add_column(name)
+                table.add_column(printable(name), overflow="fold")
         assert table is not None
-        cells = ("NULL" if value is None else value for value in row.values.values())
+        cells = ("NULL" if value is None else printable(value) for value in row.values.values())
         table.add_row(str(row.position), row.operation, *cells)
     if table is not None:
         console.print(table)

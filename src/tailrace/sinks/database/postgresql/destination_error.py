@@ -18,7 +18,8 @@ _RULES: Final = (
         SinkRefused,
         "42501",
         r"",
-        "the sink's user must own its tables and be allowed to create schemas and temporary tables in the database",
+        "the sink's user must own its tables and be allowed to create schemas and temporary tables in the database: "
+        "`tailrace check` prints the SQL",
     ),
 )
 _OTHERWISE: Final = (
