@@ -178,7 +178,9 @@ class SourceStatus:
     wal_held_bytes: int | None = None
     """WAL that the source retains because of the slot. This is the one value to watch on the source."""
     error: str | None = None
-    """Why the other fields are unknown."""
+    """Why other fields are unknown: the source cannot be asked, or has no slot that capture could use."""
+    is_reachable: bool = True
+    """Whether the source could be asked."""
     kind: str = "postgresql"
     oldest_wal_age_s: float | None = None
     """The age of the oldest WAL file that a source without slots still has. Capture must never lag as much."""

@@ -51,7 +51,7 @@ def _general(overview: Overview) -> Iterator[str]:
 
 
 def _source(source: SourceStatus) -> Iterator[str]:
-    yield metric("tailrace_source_reachable", "gauge", "Whether the source can be reached.", source.error is None)
+    yield metric("tailrace_source_reachable", "gauge", "Whether the source can be reached.", source.is_reachable)
     if source.error is None and source.kind != "postgresql":
         yield metric("tailrace_source_oldest_wal_seconds", "gauge", _OLDEST_WAL, source.oldest_wal_age_s)
         yield metric("tailrace_source_unread_wal_seconds", "gauge", _UNREAD_WAL, source.unread_age_s)

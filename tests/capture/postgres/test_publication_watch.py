@@ -168,7 +168,8 @@ def test_without_the_source_nothing_is_known(database: Database, store: Store) -
     with watching(database, store, source) as watched:
         assert not wait_until(lambda: watched.watch.uncaptured is not None, 0.2)
         assert status(watched).tables_captured is None
-    assert source_status(Settings(source=replace(source)), store).uncaptured is None
+    seen = source_status(Settings(source=replace(source)), store)
+    assert (seen.uncaptured, seen.is_reachable) == (None, False)
 
 
 def status(watched: Watched) -> CaptureStatus:

@@ -30,7 +30,8 @@ def test_a_slot_before_while_and_after_capture(database: Database, file_address:
     drop_slots(database)
     (fault,) = faults(settings, store)
     assert fault.startswith("source: slot tailrace does not exist any more: changes after the log's end are lost")
-    assert source_status(settings, store).tables_captured == 1, "that is known without a slot"
+    status = source_status(settings, store)
+    assert (status.is_reachable, status.tables_captured) == (True, 1), "that is known without a slot"
 
 
 def test_a_slot_that_others_use(database: Database, file_address: StoreAddress) -> None:

@@ -238,7 +238,7 @@ def slot_status(settings: Settings, store: Store) -> SourceStatus:
             except TailraceError as error:
                 return replace(status, error=f"{error}: {error.hint}")
     except TailraceError as error:
-        return SourceStatus(name, error=str(error))
+        return SourceStatus(name, error=str(error), is_reachable=False)
     lsn = None if found.confirmed_flush_lsn is None else found.lsn
     return replace(
         status,

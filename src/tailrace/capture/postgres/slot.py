@@ -77,7 +77,7 @@ def check_identity(connection: PGconn, current: SourceIdentity, recorded: Source
         if getattr(current, field) != getattr(recorded, field):
             raise WrongSource(
                 f"the log was captured from {meaning} {getattr(recorded, field)}, "
-                f"this source has {getattr(current, field)}",
+                f"this source has {meaning} {getattr(current, field)}",
                 hint,
             )
     if current.timeline < recorded.timeline:

@@ -129,7 +129,7 @@ def slatedb_status(settings: Settings, store: Store) -> SourceStatus:
             first_unread = unread.metadata()
             unread_age_s = None if first_unread is None else _age(first_unread.last_modified)
     except TailraceError as error:
-        return SourceStatus(name, kind="slatedb", error=str(error))
+        return SourceStatus(name, kind="slatedb", error=str(error), is_reachable=False)
     return SourceStatus(
         name,
         confirmed_lsn=Lsn(header.end_lsn),
