@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.capturing import environment, tailrace
+from tests.capturing import capture_to_end, environment, tailrace
 from tests.fixtures.postgres import Database
 from tests.fixtures.store import StoreAddress
 
@@ -41,6 +41,21 @@ def test_the_first_run_creates_everything_and_takes_snapshots(
 
     printed = _run(env, "log", "cat", "--json", "--table", "public.t")
     assert json.loads(printed.stdout)["after"] == {"id": 2, "note": "after"}
+
+
+def test_other_slots_receive_nothing_of_ours(database: Database, file_address: StoreAddress) -> None:
+    """A consumer beside Tailrace, such as Debezium, must not meet events that are not its own."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION theirs FOR ALL TABLES")
+    database.execute("SELECT pg_create_logical_replication_slot('beside', 'pgoutput'); INSERT INTO t VALUES (1)")
+    env = environment(database, *file_address) | {"TAILRACE_SNAPSHOT_ON_START": "true"}
+    for row in (2, 3):
+        capture_to_end(env)
+        database.execute(f"INSERT INTO t VALUES ({row})")
+    kinds = database.rows(
+        "SELECT convert_from(substr(data, 1, 1), 'SQL_ASCII') FROM pg_logical_slot_peek_binary_changes('beside', NULL,"
+        " NULL, 'proto_version', '1', 'publication_names', 'theirs', 'messages', 'true')"
+    )
+    assert "".join(kind for (kind,) in kinds) == "BRIC" + "BIC" * 2, "a relation, three rows, and no message"
 
 
 def test_until_lsn_returns_at_once_if_it_is_durable_already(database: Database, file_address: StoreAddress) -> None:

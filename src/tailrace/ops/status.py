@@ -290,7 +290,7 @@ class Overview:
             *(f"{table}. {table.fix}".rstrip() for table in self.uncaptured or () if not table.is_left_out),
             *(
                 f"sink {sink.name} has finished no step for {sink.stalled_seconds:.0f} s although changes wait: its "
-                " destination is slow, or delivery hangs"
+                "destination is slow, or delivery hangs"
                 for sink in self.sinks
                 if sink.is_stalled
             ),
