@@ -371,3 +371,15 @@ def test_the_cache_does_not_wait_for_a_slow_computation() -> None:
     cache = BackgroundCache(compute, interval_s=3600.0, timeout_s=30)
     assert cache.get() is not None
     assert cache.get() == cache.get(), "computed once an hour"
+
+
+def test_an_old_value_counts_for_nothing_while_its_computation_hangs() -> None:
+    """So the lag of sinks is unknown while the store hangs, and not what it was before."""
+    go = threading.Event()
+    go.set()
+    cache = BackgroundCache(lambda: go.wait(30), interval_s=0.0, timeout_s=0.1, max_age_s=0.4)
+    assert wait_until(lambda: cache.get() is True, 30)
+    go.clear()
+    assert wait_until(lambda: cache.get() is None, 30)
+    go.set()
+    assert wait_until(lambda: cache.get() is True, 30)

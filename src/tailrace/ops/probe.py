@@ -33,6 +33,8 @@ _LOG_SECONDS: Final = 10.0
 _RECOVERY_SECONDS: Final = 30.0
 # A request for the next segment, and a cursor of each sink that does not run.
 _LAG_SECONDS: Final = 2.0
+# A store that hangs must not leave the lag at what it was, which is 0 for most sinks.
+_LAG_KNOWN_SECONDS: Final = 20.0
 
 _ARCHIVE_SLOT = """
 SELECT s.active,
@@ -174,7 +176,7 @@ def measured_overview(store: Store, local: Callable[[], Overview]) -> Callable[[
     from tailrace.ops.sink_meter import SinkMeter, with_lag
 
     meter = SinkMeter(store)
-    lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS)
+    lags = BackgroundCache(lambda: meter.measure(local().sinks), _LAG_SECONDS, max_age_s=_LAG_KNOWN_SECONDS)
     verified = BackgroundCache(lambda: verification_records(store), _LOG_SECONDS)
 
     def overview() -> Overview:
