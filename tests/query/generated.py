@@ -103,7 +103,10 @@ AGGREGATES: Final = (
 
 
 _PATTERNS: Final = ("'a%'", "'%B%'", "'_'", "'%\\_b\\%'", "''", "'%'", "NULL", "'a b'")
-_EXPRESSIONS: Final = ("'^a'", "'b$'", "'[A-Z]'", "'a b'", "'\\d+'", "''", "'ü'", "'a|ab'", "'(a)(.)'")
+_EXPRESSIONS: Final = (
+    "'^a'", "'b$'", "'[A-Z]'", "'a b'", "'\\d+'", "''", "'ü'", "'a|ab'", "'(a)(.)'", "'b*'", "'x?'", "'[[:alpha:]]+'",
+    "'[^b]'", "'\\w\\s?'", "'^$'", "'[a-c]{2}'", "'(.*)b'",
+)
 _ARRAYS: Final = (
     ("i4", "ia"),
     ("i2", "ia"),
@@ -154,6 +157,8 @@ class ExpressionGenerator:
             self._pattern,
             self._time,
             self._document,
+            self._text,
+            self._number,
             lambda: f"({self.operand()})::text::{self.rng.choice(_CASTS)}",
         ]
         made = self.rng.choice(kinds)()
@@ -236,8 +241,60 @@ class ExpressionGenerator:
             ]
         )
 
+    def _text(self) -> str:
+        rng, text = self.rng, self.rng.choice(("t", "v", "ch", "t"))
+        a, b = rng.randrange(-3, 6), rng.randrange(-3, 6)
+        return rng.choice(
+            [
+                f"substring({text} FROM {a} FOR {b})",
+                f"overlay({text} PLACING 'ZZ' FROM {a} FOR {b})",
+                f"split_part({text}, '{rng.choice(('a', ' ', ':', ''))}', {a})",
+                f"{rng.choice(('left', 'right'))}({text}, {a})",
+                f"{rng.choice(('lpad', 'rpad'))}({text}, {b + 3}, '{rng.choice(('*', 'xy', ''))}')",
+                f"translate({text}, 'aB ', '{rng.choice(('x', 'xyz', ''))}')",
+                f"({text} {rng.choice(('<', '>=', '=', '||'))} {rng.choice(('t', 'v', 'ch'))})",
+                f"string_to_array({text}, {rng.choice((repr(' '), repr(''), 'NULL'))})",
+                f"regexp_count({text}, {rng.choice(_EXPRESSIONS)})",
+                f"regexp_replace({text}, {rng.choice(_EXPRESSIONS)}, '-', '{rng.choice(('', 'g', 'i', 'gi'))}')",
+            ]
+        )
+
+    def _number(self) -> str:
+        rng = self.rng
+        a, b = (rng.choice(("i2", "i4", "i8", "f4", "f8", "n", "np", "c", "mo", "id")) for _ in "ab")
+        other = rng.choice((b, "2", "-1", "0", "1.5", "'3'", "1e10::float8", "0.001"))
+        return rng.choice(
+            [
+                f"({a} {rng.choice('+-*/%^&|#')} {other})",
+                f"({a} {rng.choice(_COMPARISONS)} {other})",
+                f"round({a}::numeric, {rng.randrange(-2, 5)})",
+                f"trunc({a}::numeric, {rng.randrange(-2, 5)})",
+                f"{a}::{rng.choice(('int2', 'int4', 'int8', 'numeric(20,4)', 'numeric(4,-1)', 'float4', 'text'))}",
+                f"{rng.choice(('floor', 'ceil', 'sign', 'abs', 'exp', 'sqrt', 'ln', 'cbrt', 'trunc'))}({a})",
+                f"{rng.choice(('mod', 'div', 'gcd', 'power', 'atan2'))}({a}, {other})",
+                f"to_char({a}, '{rng.choice(('999', 'FM990.09', '0,000', '9.9'))}')",
+                f"width_bucket({a}, {rng.choice(('-5', '0.5', '10'))}, {rng.choice(('5', '100', '-7'))}, 4)",
+                f"(({a}, {b}) {rng.choice(('<', '=', '>=', '<>'))} (1, {other}))",
+                f"({a} / nullif({b}, 0))",
+            ]
+        )
+
     def _time(self) -> str:
         rng = self.rng
+        if rng.random() < 0.3:
+            days, seconds = rng.randrange(-40_000, 40_000), rng.randrange(86_400)
+            moment = f"(timestamp '2000-01-01' + interval '{days} days {seconds} seconds')"
+            return rng.choice(
+                [
+                    f"age({rng.choice(('ts', 'd', 'tz::timestamp'))}, {moment})",
+                    f"age({moment}, {rng.choice(('ts', 'd'))})",
+                    f"({moment} AT TIME ZONE '{rng.choice(('Europe/Berlin', 'America/New_York', 'Asia/Tehran'))}')",
+                    f"date_bin('{rng.choice(('7 days', '36 minutes', '1.5 seconds'))}', {moment}, '2001-02-03 04:05')",
+                    f"({moment} {rng.choice('+-')} interval '{rng.randrange(-99, 99)}' {rng.choice(('day', 'month'))})",
+                    f"(ts - {moment})",
+                    f"date_trunc('{rng.choice(('week', 'quarter', 'century', 'minute'))}', {moment} - interval '5' hour)",
+                ]
+            )
         column = rng.choice(("d", "ts", "tz", "ti", "iv"))
         other = rng.choice(("d", "ts", "tz", "ti", "iv", "i4"))
         zone = rng.choice(("Europe/Berlin", "UTC", "Asia/Kolkata"))

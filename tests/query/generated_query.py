@@ -10,6 +10,9 @@ from tests.query.generated import AGGREGATES, COLUMNS, ExpressionGenerator
 _MANY_TEXTS: Final = frozenset(("n", "iv", "jb", "na", "cmp", "j", "f8", "f4"))
 """Columns whose equal values may have different texts: which of them DISTINCT shows depends on PostgreSQL's plan."""
 
+_STARTS: Final = ("UNBOUNDED PRECEDING", "2 PRECEDING", "CURRENT ROW", "1 FOLLOWING")
+_ENDS: Final = ("UNBOUNDED FOLLOWING", "3 FOLLOWING", "1 FOLLOWING")
+
 
 class QueryGenerator(ExpressionGenerator):
     """Makes queries whose rows have one order: by the primary key, or by all columns."""
@@ -73,6 +76,11 @@ class QueryGenerator(ExpressionGenerator):
                 f"SELECT {column}, count(*), min(id) FROM {name} GROUP BY {column}{having} ORDER BY 3",
                 f"SELECT {column} AS x, {self._call_of_aggregate()}, min(id) FROM {name} GROUP BY x ORDER BY 3",
                 f"SELECT min(id), count(*) FROM {name} GROUP BY {self.expression(0)} ORDER BY 1",
+                f"SELECT a.id, a.{column}, {self.column()} IS NULL, max(x) FROM {name} a, generate_series(1, 2) x"
+                f" GROUP BY a.id HAVING a.{column} IS NOT NULL ORDER BY a.{self.column()}{self._order()}, a.id",
+                f"SELECT percentile_cont({rng.random():.3f}) WITHIN GROUP (ORDER BY {rng.choice(('i4', 'f8', 'np'))}"
+                f"{rng.choice(('', ' DESC'))}), percentile_disc({rng.random():.2f}) WITHIN GROUP (ORDER BY {column})"
+                f" FROM {name} WHERE {rng.choice(('id > 3', 'f8 < 100', 'b'))}",
                 f"SELECT b, {column}, grouping(b, {column}), count(*), min(id) FROM {name}"
                 f" GROUP BY {rng.choice(('ROLLUP', 'CUBE'))}(b, {column}) ORDER BY 5, 3, 4",
             ]
@@ -120,6 +128,15 @@ class QueryGenerator(ExpressionGenerator):
             f"count(*) OVER (ORDER BY {column} RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
             f"count(*) OVER (ORDER BY {self.column()} GROUPS 1 PRECEDING EXCLUDE TIES)",
             f"array_agg({column}) OVER (ORDER BY id ROWS 2 PRECEDING)",
+            f"{rng.choice(('count', 'sum', 'min', 'avg', 'first_value', 'last_value'))}({column}) OVER (ORDER BY {order}"
+            f" {rng.choice(('ROWS', 'GROUPS'))} BETWEEN {rng.choice(_STARTS)} AND {rng.choice(_ENDS)}"
+            f"{rng.choice(('', ' EXCLUDE CURRENT ROW', ' EXCLUDE GROUP'))})",
+            f"count(*) OVER (ORDER BY {rng.choice(('i4', 'f8', 'd', 'ts'))} RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
+            f"sum(id) OVER (ORDER BY i2{rng.choice(('', ' DESC'))} RANGE BETWEEN {rng.randrange(9)} PRECEDING AND"
+            f" {rng.randrange(9)} FOLLOWING)",
+            f"{rng.choice(('ntile(4)', 'percent_rank()', 'cume_dist()'))} OVER (PARTITION BY b ORDER BY {order})",
+            f"lag({column}, {rng.choice(('0', '-1', 'i2 % 3', 'NULL'))}) OVER (ORDER BY {order})",
+            f"max({self._plain_column()}) FILTER (WHERE {self._comparison()}) OVER (ORDER BY {order})",
             f"{rng.choice(('min', 'max'))}({self._plain_column()}) OVER (PARTITION BY b ORDER BY {order})",
             f"{rng.choice(AGGREGATES[:5])}({column}) OVER ()",
         )
@@ -141,6 +158,10 @@ class QueryGenerator(ExpressionGenerator):
         return rng.choice(
             [
                 f"SELECT id FROM {name} WHERE {column} {word} (SELECT {other} FROM {name} WHERE id < 9) ORDER BY id",
+                f"SELECT id FROM {name} WHERE ({column}, b) {rng.choice(('IN', 'NOT IN'))} (SELECT {other}, b FROM {name}"
+                " WHERE id < 9) ORDER BY id",
+                f"SELECT id, ({column}, i2) {rng.choice(('IN', 'NOT IN'))} (SELECT {column}, i4 FROM {name} WHERE id < 7)"
+                f" FROM {name} ORDER BY id",
                 f"SELECT id, {column} {word} (SELECT {other} FROM {name} WHERE id < 5) FROM {name} ORDER BY id",
                 f"SELECT id, (SELECT max({column}) FROM {name} b WHERE b.id < a.id) FROM {name} a ORDER BY id",
                 f"SELECT id FROM {name} a WHERE {rng.choice(('', 'NOT '))}EXISTS"

@@ -55,7 +55,10 @@ def _like_macro(operator: str, function: str) -> str:
 def _division_macro(name: str) -> str:
     """A macro that reports division by zero, for which DuckDB returns NULL."""
     failed = "error('[22012] division by zero')"
-    return f'"{name}"(a, b) AS CASE WHEN b = 0 AND a IS NOT NULL THEN {failed} ELSE system.main."{name}"(a, b) END'
+    # DuckDB reports an overflow for the remainder of the least bigint and -1.
+    least = "WHEN b = -1 THEN a - a " if name != "//" else ""
+    own = f'system.main."{name}"(a, b)'
+    return f'"{name}"(a, b) AS CASE WHEN b = 0 AND a IS NOT NULL THEN {failed} {least}ELSE {own} END'
 
 
 def _size_text_macros() -> list[str]:
@@ -89,7 +92,9 @@ _MACROS: Final = (
     " error('[2201F] zero raised to a negative power is undefined')"
     " WHEN a < 0 AND b <> system.main.trunc(b) AND NOT isinf(a) THEN"
     " error('[2201F] a negative number raised to a non-integer power yields a complex result')"
-    " ELSE pg_checked(system.main.power(a, b), a, b) END",
+    " WHEN system.main.power(a, b) = 0 AND a <> 0 AND NOT isinf(a) AND NOT isinf(b) THEN"
+    f" {_UNDERFLOW} ELSE pg_checked(system.main.power(a, b), a, b) END",
+    f"pg_exp(a) AS CASE WHEN exp(a) = 0 AND isfinite(a) THEN {_UNDERFLOW} ELSE pg_checked(exp(a), a, 0) END",
     # Text of dates: PostgreSQL writes BC at the end.
     "pg_date_text(a) AS CASE WHEN contains(a, '(BC)') THEN replace(a, ' (BC)', '') || ' BC' ELSE a END",
     "pg_interval_months(a) AS system.main.date_part('year', a) * 12 + system.main.date_part('month', a)",
@@ -108,6 +113,10 @@ _MACROS: Final = (
     " WHEN n IS NOT NULL AND a IS NOT NULL THEN"
     " error('[0A000] an interval multiplied by a fraction is not supported') END",
     "pg_time_interval(a) AS to_microseconds(epoch_us(a))",
+    "pg_year(y) AS CASE WHEN y = 0 THEN error('[22008] date field value out of range: 0') WHEN y < 0 THEN y + 1"
+    " ELSE y END",
+    "pg_to_timestamp(a) AS CASE WHEN isinf(a) THEN CASE WHEN a > 0 THEN 'infinity' ELSE '-infinity' END::TIMESTAMPTZ"
+    " ELSE to_timestamp(a) END",
     "pg_date_minus(a, b) AS CASE WHEN isfinite(a) AND isfinite(b) THEN a - b"
     " WHEN a IS NOT NULL AND b IS NOT NULL THEN error('[22008] cannot subtract infinite dates') END",
     *(
@@ -133,13 +142,29 @@ _MACROS: Final = (
     r" '[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan', 'i') THEN"
     " pg_checked(CAST(trim(a) AS DOUBLE), CASE WHEN contains(lower(a), 'n') THEN CAST('inf' AS DOUBLE) ELSE 0 END, 0)"
     """ ELSE error('[22P02] invalid input syntax for type double precision: "' || a || '"') END""",
+    "pg_text_to_single(a) AS CASE WHEN pg_text_to_double(a) IS NOT NULL THEN pg_numeric_to_single(trim(a)) END",
     f"pg_double_to_single(a) AS CASE WHEN isfinite(a) AND abs(a) >= CAST('3.40282356779733642748e38' AS DOUBLE)"
     f" THEN {_OVERFLOW} WHEN a <> 0 AND CAST(a AS FLOAT) = 0 THEN {_UNDERFLOW} ELSE CAST(a AS FLOAT) END",
+    *(
+        f"pg_{name}(l, p) AS CASE WHEN p IS NULL THEN NULL WHEN p < 0 OR p > 1 OR isnan(p) THEN"
+        f" error('[22003] percentile value is not between 0 and 1') WHEN l IS NOT NULL THEN {value} END"
+        for name, value in (
+            ("percentile_disc", "l[greatest(ceil(p * len(l)), 1)::BIGINT]"),
+            (
+                "percentile_cont",
+                "pg_between(l[floor(p * (len(l) - 1))::BIGINT + 1], l[ceil(p * (len(l) - 1))::BIGINT + 1],"
+                " p * (len(l) - 1) - floor(p * (len(l) - 1)))",
+            ),
+        )
+    ),
+    "pg_between(low, high, part) AS CASE WHEN part = 0 THEN low ELSE low + part * (high - low) END",
     "pg_exact_text(a) AS CASE WHEN isfinite(a) THEN printf('%.40f', a) ELSE CAST(a AS VARCHAR) END",
     "pg_label_position(labels, a) AS CASE WHEN a IS NULL THEN NULL ELSE coalesce(list_position(labels, a),"
     " error('[0A000] the order of a label that was added to the enum later is not known')) END",
     "pg_substring(a, s, n) AS CASE WHEN n < 0 THEN error('[22011] negative substring length not allowed')"
     " ELSE substring(a, s, n) END",
+    "pg_overlay_part(a, b, s, n) AS CASE WHEN s <= 0 THEN error('[22011] negative substring length not allowed')"
+    " ELSE substring(a, 1, s - 1) || b || substring(a, s + n) END",
     "pg_split_part(a, d, n) AS CASE WHEN n = 0 THEN error('[22023] field position must not be zero')"
     " WHEN d = '' THEN CASE WHEN n IN (1, -1) THEN a ELSE '' END ELSE split_part(a, d, n) END",
     "pg_string_to_array(a, d) AS CASE WHEN a IS NULL THEN NULL WHEN a = '' THEN [] WHEN d IS NULL THEN"
@@ -186,7 +211,7 @@ _MACROS: Final = (
     " ELSE make_timestamp(round(epoch_us(a), n - 6)::BIGINT)::TIME END",
     "initcap(a) AS array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
     " lambda w: upper(w[1]) || w[2:]), '')",
-    "pg_overlay(a, b, s) AS a[:s - 1] || b || a[s + length(b):], (a, b, s, n) AS a[:s - 1] || b || a[s + n:]",
+    "pg_overlay(a, b, s) AS pg_overlay_part(a, b, s, length(b)), (a, b, s, n) AS pg_overlay_part(a, b, s, n)",
     "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
     "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",

@@ -8,12 +8,14 @@ from decimal import Decimal
 from typing import Final
 
 from tailrace.query import wire_type
-from tailrace.query.query_error import QueryError
+from tailrace.query.query_error import UNSUPPORTED, QueryError
 from tailrace.query.sql import pg_type
 from tailrace.query.sql.cast import convert
 from tailrace.query.sql.typed import Typed, null_of
 from tailrace.query.table_view import sql_literal
 
+_BINARY_TEXTS: Final = frozenset(("text", "varchar", "bpchar", "name", "char", "json", "xml", "unknown"))
+"""Types whose binary form is their text. So is that of the source's own enums."""
 _NUMBERS: Final = {20: "!q", 21: "!h", 23: "!i", 26: "!I", 700: "!f", 701: "!d"}
 
 
@@ -57,8 +59,11 @@ def _text_of_binary(value: bytes, type_: int) -> str:
             return f"{months} months {days} days {microseconds} microseconds"
         case wire_type.NUMERIC:
             return _numeric_text(value)
-        case _ if (known := pg_type.by_oid(type_)) is not None and known.element is not None:
-            return _array_text(value)
+    known = pg_type.by_oid(type_)
+    if known is not None and known.element is not None:
+        return _array_text(value)
+    if known is not None and known.name not in _BINARY_TEXTS:
+        raise QueryError(UNSUPPORTED, f"a binary parameter of type {known.name} is not supported", "Send it as text.")
     return value.decode()
 
 

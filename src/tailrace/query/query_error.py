@@ -25,6 +25,14 @@ CANCELED: Final = "57014"
 EXACT: Final = "The query server refuses what it cannot answer exactly as PostgreSQL does."
 """The hint of a refusal."""
 
+_HINTS: Final = {
+    UNSUPPORTED: EXACT,
+    "22007": "The query server reads dates, times and intervals as PostgreSQL writes them.",
+}
+"""The hints of errors whose SQLSTATE the translation or a function in Python chose."""
+_GUARD: Final = "If WHERE is to exclude this value, test it where it is used: CASE WHEN … THEN … END."
+"""The hint of a function that failed for a value: DuckDB may compute it for more rows than PostgreSQL does."""
+
 # Matched against DuckDB's message first, as it is more specific than the exception class.
 _BY_MESSAGE: Final = (
     (r"Catalog Error: (Table|View) ", "42P01"),
@@ -89,7 +97,7 @@ def from_exception(error: BaseException) -> QueryError:
 def _from_duckdb(error: Any) -> QueryError:
     text = str(error)
     if known := re.search(r"\[([0-9A-Z]{5})\] ([^\n]*)", text):
-        return QueryError(known[1], known[2], EXACT if known[1] == UNSUPPORTED else "")
+        return QueryError(known[1], known[2], _HINTS.get(known[1], _GUARD if known[1][:2] == "22" else ""))
     if "non-inner join on subquery" in text:
         return QueryError(UNSUPPORTED, "a subquery in the condition of an outer join is not supported", EXACT)
     if re.search(r"(VAR|STDDEV)_?(SAMP|POP) is out of range", text):
@@ -100,4 +108,9 @@ def _from_duckdb(error: Any) -> QueryError:
     message, _, hint = message.partition("\n")
     if not hint and (guess := re.search(r"\n(Did you mean .*|Candidate bindings.*)", rest)):
         hint = guess[1]
-    return QueryError(sqlstate or _BY_CLASS.get(type(error).__name__, "XX000"), message, hint.strip())
+    sqlstate = sqlstate or _BY_CLASS.get(type(error).__name__, "XX000")
+    if sqlstate == "22003" and "DECIMAL" in message:
+        hint = "Numerics of more than 38 digits need no fixed scale: (x::text)::numeric."
+    elif not hint and sqlstate[:2] in ("0A", "22", "42", "XX") and sqlstate not in ("22003", "22012"):
+        hint = EXACT
+    return QueryError(sqlstate, message, hint.strip())

@@ -41,7 +41,7 @@ class EncodedColumn(NamedTuple):
 
 def data_row_messages(batch: pa.RecordBatch, types: Sequence[WireType], formats: Sequence[int]) -> Iterator[memoryview]:
     """Yield a DataRow message for each row, in chunks."""
-    columns = [encode_column(batch.column(n), types[n], bool(formats[n])) for n in range(batch.num_columns)]
+    columns = [encode_column(batch.column(n), types[n], bool(formats[n])) for n in range(len(types))]
     return row_messages(columns, batch.num_rows, b"D")
 
 

@@ -86,7 +86,9 @@ class SessionCatalog:
         relation = self.lake.relation(table.relation)
         shown = shown_columns(table, relation, self.lake.metadata(table.metadata))
         columns = tuple(NamedColumn(n, _column(n, stored, column)) for n, stored, column in shown)
-        return Source(f"{sql_name(schema)}.{sql_name(name)}", columns, schema)
+        # A table whose replica identity is an index may have another primary key, or none.
+        key = frozenset(relation.key if table.kind == "mirror" and relation.identity in ("d", "f") else ())
+        return Source(f"{sql_name(schema)}.{sql_name(name)}", columns, schema, key)
 
     def _stored(self, schema: str, name: str) -> Source:
         self.tables.add((schema, name))

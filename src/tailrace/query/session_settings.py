@@ -20,7 +20,7 @@ _KNOWN: Final[dict[str, tuple[str, str, tuple[str, ...] | None]]] = {
     "default_table_access_method": ("default_table_access_method", "heap", None),
     "default_transaction_isolation": ("default_transaction_isolation", "repeatable read", None),
     "default_transaction_read_only": ("default_transaction_read_only", "on", None),
-    "extra_float_digits": ("extra_float_digits", "1", None),
+    "extra_float_digits": ("extra_float_digits", "1", ("1", "2", "3")),
     "idle_in_transaction_session_timeout": ("idle_in_transaction_session_timeout", "0", None),
     "in_hot_standby": ("in_hot_standby", "on", ("on",)),
     "integer_datetimes": ("integer_datetimes", "on", ("on",)),
@@ -57,6 +57,7 @@ _ALIASES: Final = {"time zone": "timezone", "schema": "search_path", "session_us
 _HINTS: Final = {
     "timezone": "Sessions use UTC. Write x AT TIME ZONE 'Europe/Berlin'.",
     "client_encoding": "The lake's text is UTF-8.",
+    "extra_float_digits": "Floats have the shortest digits that reproduce them, as with 1, 2 or 3.",
 }
 _UNITS: Final = {"": 1, "ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 0.001}
 

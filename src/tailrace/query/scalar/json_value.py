@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -12,6 +13,8 @@ from tailrace.query.scalar import numeric
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
 
 _SPACE: Final = " \t\n\r"
+_PLACE: Final = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
+"""A step of a path that names an element of an array."""
 
 
 class Number(str):
@@ -64,11 +67,22 @@ def _normal(value: Any) -> Any:
 @lru_cache(4096)
 def _loaded(text: str) -> Any:
     """A jsonb's value. Callers must not change it."""
-    return _normal(_parsed(text))
+    found = _normal(_parsed(text))
+    if "\\u" in text:
+        _check_characters(dump(found))
+    return found
+
+
+def _check_characters(text: str) -> None:
+    """Refuse half a surrogate pair, which json may contain as an escape."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ScalarError("22P02", "invalid input syntax for type json") from None
 
 
 def quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\x7f")
+    return json.dumps(text, ensure_ascii=False)
 
 
 def dump(value: Any) -> str:
@@ -87,7 +101,7 @@ def dump(value: Any) -> str:
 
 def parse_jsonb(text: str) -> str:
     found = dump(_loaded(text))
-    if "\\u0000" in found:
+    if "\\u0000" in found.replace("\\\\", ""):
         raise ScalarError("22P05", "unsupported Unicode escape sequence")
     return found
 
@@ -101,7 +115,7 @@ def _item(value: Any, step: str) -> tuple[bool, Any]:
     """Whether a value has the member or element that a step of a path names, and it."""
     if isinstance(value, dict):
         return step in value, value.get(step)
-    if isinstance(value, list) and step.removeprefix("-").isascii() and step.removeprefix("-").isdecimal():
+    if isinstance(value, list) and _PLACE.fullmatch(step):
         return _element(value, int(step))
     return False, None
 
@@ -196,7 +210,11 @@ def _raw_text(raw: str | None) -> str | None:
     """A part of a json as text: a string without its quotes."""
     if raw is None or raw == "null":
         return None
-    return str(_parsed(raw)) if raw[0] == '"' else raw
+    if raw[0] != '"':
+        return raw
+    found = str(_parsed(raw))
+    _check_characters(found)
+    return found
 
 
 def _is_object(text: str) -> bool:
@@ -229,7 +247,7 @@ def get_json_path(text: str, path: Sequence[str | None]) -> str | None:
         if _is_object(found):
             found = get_json_member(found, step)
         else:
-            found = get_json_element(found, int(step)) if step.removeprefix("-").isdecimal() else None
+            found = get_json_element(found, int(step)) if _PLACE.fullmatch(step) else None
     return found
 
 
@@ -357,7 +375,7 @@ def _changed(value: Any, path: list[str | None], new: tuple[Any] | None, create:
         return {k: v for k, v in value.items() if k != step} if new is None else {**value, step: new[0]}
     if not isinstance(value, list):
         return value
-    if not step.removeprefix("-").isdecimal():
+    if not _PLACE.fullmatch(step):
         raise ScalarError("22P02", f'path element at position 1 is not an integer: "{step}"')
     place = int(step)
     if not -len(value) <= place < len(value):

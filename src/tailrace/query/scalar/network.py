@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
 
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
@@ -15,6 +16,8 @@ def _value(text: str) -> Interface:
     try:
         return ipaddress.ip_interface(text.strip())
     except ValueError:
+        if re.fullmatch(r"[0-9.]+(/[0-9]+)?", text.strip()):  # PostgreSQL reads more forms, such as 10.1/16 as cidr
+            raise ScalarError("0A000", f'the address "{text}" is not supported') from None
         raise invalid_text("inet", text) from None
 
 
@@ -44,8 +47,16 @@ def key(text: str) -> str:
 def address(text: str) -> str:
     """The address without the mask, as PostgreSQL writes it."""
     ip = _value(text).ip
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        return f"::ffff:{ip.ipv4_mapped}"
+    return _address_text(ip)
+
+
+def _address_text(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return f"::ffff:{ip.ipv4_mapped}"
+        # PostgreSQL writes the last 32 bits after 96 zeros like an IPv4 address.
+        if 1 << 16 <= int(ip) < 1 << 32:
+            return f"::{ipaddress.IPv4Address(int(ip))}"
     return str(ip)
 
 
@@ -63,7 +74,8 @@ def mask_length(text: str) -> int:
 
 
 def network(text: str) -> str:
-    return str(_value(text).network)
+    found = _value(text).network
+    return f"{_address_text(found.network_address)}/{found.prefixlen}"
 
 
 def broadcast(text: str) -> str:
@@ -72,7 +84,7 @@ def broadcast(text: str) -> str:
 
 
 def netmask(text: str) -> str:
-    return str(_value(text).network.netmask)
+    return _address_text(_value(text).network.netmask)
 
 
 def _contains(outer: Interface, inner: Interface) -> bool:

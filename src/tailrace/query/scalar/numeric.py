@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
@@ -70,6 +72,26 @@ def to_double(text: str) -> float:
     if found in (float("inf"), float("-inf")) and "n" not in text.lower():
         raise ScalarError("22003", f'"{text}" is out of range for type double precision')
     return found
+
+
+_LARGEST_SINGLE: Final = 3.40282356779733642748e38
+
+
+def to_single(text: str) -> float:
+    """The nearest real, rounded once: a double in between would sometimes round twice."""
+    value = to_double(text)
+    (bits,) = struct.unpack("!Q", struct.pack("!d", value))
+    if bits & 0x1FFFFFFF == 0x10000000 and math.isfinite(value):
+        # Halfway between two reals: the text says on which side of the double it is.
+        exact, half = Decimal(text), Decimal(value)
+        if exact != half:
+            value = math.nextafter(value, math.inf if exact > half else -math.inf)
+    if abs(value) >= _LARGEST_SINGLE and math.isfinite(value):
+        raise ScalarError("22003", f'"{text}" is out of range for type real')
+    (found,) = struct.unpack("!f", struct.pack("!f", value))
+    if found == 0 and value != 0:
+        raise ScalarError("22003", f'"{text}" is out of range for type real')
+    return float(found)
 
 
 def to_integer(text: str) -> str:
@@ -258,11 +280,24 @@ def variance(values: Sequence[str | None], is_sample: bool, is_root: bool) -> st
         return None
     if not all(v.is_finite() for v in given):
         return "NaN"
-    scale = max(map(_scale, given))
     sum_x = sum_x2 = _ZERO
     for value in given:
         sum_x = _CONTEXT.add(sum_x, value)
         sum_x2 = _CONTEXT.add(sum_x2, _CONTEXT.multiply(value, value))
+    return _variance_of_sums(count, sum_x, sum_x2, max(map(_scale, given)), is_sample, is_root)
+
+
+def sums_variance(count: int, total: str, squares: str, is_sample: bool, is_root: bool) -> str | None:
+    """The variance or deviation of finite values of one scale, by their sum and the sum of their squares."""
+    if count <= is_sample:
+        return None
+    sum_x = _value(total)
+    return _variance_of_sums(count, sum_x, _value(squares), _scale(sum_x), is_sample, is_root)
+
+
+def _variance_of_sums(
+    count: int, sum_x: Decimal, sum_x2: Decimal, scale: int, is_sample: bool, is_root: bool
+) -> str:
     above = _CONTEXT.subtract(_CONTEXT.multiply(Decimal(count), sum_x2), _CONTEXT.multiply(sum_x, sum_x))
     if above <= 0:
         return "0"

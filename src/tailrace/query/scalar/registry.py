@@ -25,6 +25,8 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], Sequence[str], str]]] = {
     "numeric_from_double": (numeric.from_double, [DOUBLE], TEXT),
     "numeric_from_single": (numeric.from_single, [DOUBLE], TEXT),
     "numeric_to_double": (numeric.to_double, [TEXT], DOUBLE),
+    "numeric_to_single": (numeric.to_single, [TEXT], "FLOAT"),
+    "numeric_sums_variance": (numeric.sums_variance, [LONG, TEXT, TEXT, FLAG, FLAG], TEXT),
     "numeric_to_integer": (numeric.to_integer, [TEXT], TEXT),
     "numeric_fit": (numeric.fit, [TEXT, INT, INT], TEXT),
     "numeric_add": (numeric.add, [TEXT, TEXT], TEXT),
@@ -58,6 +60,7 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], Sequence[str], str]]] = {
     "single_text": (text_value.single_text, [DOUBLE], TEXT),
     "parse_boolean": (text_value.parse_boolean, [TEXT], FLAG),
     "parse_integer": (text_value.parse_integer, [TEXT, TEXT], LONG),
+    "parse_uuid": (text_value.parse_uuid, [TEXT], TEXT),
     "parse_bytes": (text_value.parse_bytes, [TEXT], BLOB),
     "bytes_encode": (text_value.encode, [BLOB, TEXT], TEXT),
     "bytes_decode": (text_value.decode, [TEXT, TEXT], BLOB),
@@ -163,11 +166,20 @@ _NULLABLE: Final[dict[str, tuple[Callable[..., Any], Sequence[str], str]]] = {
 """Functions that look at NULL arguments themselves."""
 
 
+_COPIES: Final = {TEXT: "''", BLOB: "''::BLOB"}
+"""What a result is concatenated with, so that DuckDB copies it.
+
+The result of a Python function refers to Arrow's memory. DuckDB's COALESCE returns texts of more than 12 bytes after
+that memory is freed: the client received random bytes."""
+
+
 def register(connection: Any) -> None:
+    """Create the functions as `pg_<name>`, those in Python or macros of the catalog `pg`."""
     for table, is_strict in ((FUNCTIONS, True), (_NULLABLE, False)):
         for name, (function, parameters, result) in table.items():
+            prefix = "py" if result in _COPIES else "pg"
             connection.create_function(
-                f"pg_{name}",
+                f"{prefix}_{name}",
                 _by_column(function, _ARROW[result], len(parameters), is_strict),
                 list(parameters),
                 result,
@@ -175,6 +187,9 @@ def register(connection: Any) -> None:
                 null_handling="special",
                 side_effects=False,
             )
+            if result in _COPIES:
+                given = ", ".join("abcde"[: len(parameters)])
+                connection.execute(f"CREATE MACRO pg.main.pg_{name}({given}) AS py_{name}({given}) || {_COPIES[result]}")
 
 
 def _by_column(
@@ -204,5 +219,6 @@ def _by_column(
         2: lambda a, b: several(a, b),
         3: lambda a, b, c: several(a, b, c),
         4: lambda a, b, c, d: several(a, b, c, d),
+        5: lambda a, b, c, d, e: several(a, b, c, d, e),
     }
     return by_count[count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -45,6 +46,17 @@ def parse_boolean(text: str) -> bool:
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
     raise invalid_text("boolean", text)
+
+
+_UUID: Final = re.compile(r"(\{)?([0-9a-fA-F]{4}(?:-?[0-9a-fA-F]{4}){7})(?(1)\})")
+
+
+def parse_uuid(text: str) -> str:
+    """A UUID's text from anything that PostgreSQL accepts as input."""
+    found = _UUID.fullmatch(text)
+    if found is None:
+        raise invalid_text("uuid", text)
+    return str(uuid.UUID(found[2]))
 
 
 _INTEGER: Final = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)\s*")
@@ -154,6 +166,20 @@ _INTERVAL_PART: Final = re.compile(
 )
 
 
+_NUMBER: Final = r"(?:([+-]?[0-9]+){})?"
+_ISO_INTERVAL: Final = re.compile(
+    "P" + "".join(map(_NUMBER.format, "YMWD")) + "(?:T" + "".join(map(_NUMBER.format, "HM"))
+    + r"(?:([+-]?[0-9]+(?:\.[0-9]{1,6})?)S)?)?(?<![PT])"
+)  # fmt: skip
+
+
+def _iso_parts(found: re.Match[str]) -> tuple[int, int, int]:
+    """Months, days and microseconds of an interval such as P1Y2M3DT4H5M6S."""
+    years, months, weeks, days, hours, minutes = (int(found[n] or 0) for n in range(1, 7))
+    seconds = Fraction(found[7] or 0) + 60 * minutes + 3600 * hours
+    return 12 * years + months, 7 * weeks + days, int(seconds * 1_000_000)
+
+
 def interval_parts(text: str) -> tuple[int, int, int]:
     """Months, days and microseconds of an interval's text in PostgreSQL's own format."""
     months, days, micros = 0, 0, Fraction(0)
@@ -161,12 +187,14 @@ def interval_parts(text: str) -> tuple[int, int, int]:
     is_ago = body.endswith(" ago")
     body = body.removesuffix(" ago")
     at = 0
+    if iso := _ISO_INTERVAL.fullmatch(text.strip()):
+        return _iso_parts(iso)
     if not body:
         raise invalid_text("interval", text)
     while at < len(body):
         found = _INTERVAL_PART.match(body, at)
         if found is None:
-            raise invalid_text("interval", text)
+            raise ScalarError("0A000", f'the interval "{text}" is not supported')
         at = found.end()
         if found[2] is not None:
             clock = Fraction(found[2]) * 3600 + Fraction(found[3]) * 60 + Fraction(found[4] or 0)
@@ -186,7 +214,7 @@ def interval_parts(text: str) -> tuple[int, int, int]:
         elif unit in _DAYS:
             days += int(count) * _DAYS[unit]
         else:
-            raise invalid_text("interval", text)
+            raise ScalarError("0A000", f'the interval "{text}" is not supported')
     sign = -1 if is_ago else 1
     whole = int(abs(micros) + Fraction(1, 2)) * (1 if micros >= 0 else -1)
     return sign * months, sign * days, sign * whole

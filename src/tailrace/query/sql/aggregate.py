@@ -13,6 +13,7 @@ from tailrace.query.sql.pg_type import FLOAT8, INT4, INT8, NUMERIC, array_of
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.typed import Typed, numeric_text, output_text, representation
+from tailrace.types import numeric_modifier
 
 _STATISTICS: Final = {
     "stddev": "stddev_samp", "stddev_samp": "stddev_samp", "stddev_pop": "stddev_pop", "variance": "var_samp",
@@ -225,8 +226,24 @@ def _statistic(call: Call) -> Typed:
         return Typed(_of_small(call, found, [value]), FLOAT8)
     if call.distinct:
         raise refuse(f"{call.name}(DISTINCT …)")
+    if value.name in ("int2", "int4") or (value.scale is not None and _has_few_digits(value)):
+        digits = f"CAST({value.sql} AS DECIMAL({_FEW_DIGITS}, {value.scale or 0}))"
+        total, squares = (
+            f"CAST({call.plain('system.main.sum', part)} AS VARCHAR)" for part in (digits, f"{digits} * {digits}")
+        )
+        options = f"{str(function.endswith('samp')).lower()}, {str(function.startswith('stddev')).lower()}"
+        count = call.plain("count", value.sql)
+        return Typed(f"pg_numeric_sums_variance({count}, {total}, {squares}, {options})", NUMERIC)
     text = numeric_text(value) if value.name == "numeric" else f"CAST({value.sql} AS VARCHAR)"
     return Typed(f"pg_numeric_{function}({call.numbers(text)})", NUMERIC)
+
+
+_FEW_DIGITS: Final = 12
+"""The sum of 10^14 squares of numbers of so many digits has no more than 38."""
+
+
+def _has_few_digits(value: Typed) -> bool:
+    return value.modifier >= 0 and numeric_modifier(value.modifier)[0] <= _FEW_DIGITS
 
 
 def _string_agg(call: Call) -> Typed:
@@ -276,24 +293,18 @@ def _json(call: Call) -> Typed:
 
 def ordered_set(name: str, fraction: Typed, value: Typed, is_descending: bool, filter_: str) -> Typed:
     """percentile_cont and percentile_disc."""
-    part = convert(fraction, FLOAT8).sql
-    suffix = f" FILTER (WHERE {filter_})" if filter_ else ""
-    if name == "percentile_cont":
-        if value.name == "interval":
-            raise refuse("percentile_cont of intervals")
-        wanted = f"1 - {part}" if is_descending else part
-        return Typed(f"quantile_cont({convert(value, FLOAT8).sql}, {wanted}){suffix}", FLOAT8)
-    if name != "percentile_disc" or not is_plain(value):
+    if name not in ("percentile_cont", "percentile_disc"):
+        raise refuse(f"{name} with WITHIN GROUP")
+    is_between = name == "percentile_cont"
+    if is_between and value.name == "interval":
+        raise refuse("percentile_cont of intervals")
+    value = convert(value, FLOAT8) if is_between else value
+    if not is_plain(value):
         raise refuse(f"{name} of {value.base.name}")
     where = f"({filter_}) AND {value.sql} IS NOT NULL" if filter_ else f"{value.sql} IS NOT NULL"
-    direction = "DESC" if is_descending else "ASC"
     values = f"list({value.sql}) FILTER (WHERE {where})"
-    count = f"count({value.sql}) FILTER (WHERE {where})"
-    return replace(
-        value,
-        sql=f"list_sort({values}, '{direction}')[CAST(greatest(ceil({part} * {count}), 1) AS BIGINT)]",
-        is_constant=False,
-    )
+    sql = f"pg_{name}(list_sort({values}, '{'DESC' if is_descending else 'ASC'}'), {convert(fraction, FLOAT8).sql})"
+    return replace(value, sql=sql, modifier=-1, is_constant=False)
 
 
 def window(name: str, arguments: Sequence[Typed], over: str) -> Typed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -104,7 +103,7 @@ def parse_sql(sql: str, type_: Type) -> str:
         case "float8":
             return f"pg_text_to_double({sql})"
         case "float4":
-            return f"pg_double_to_single(pg_text_to_double({sql}))"
+            return f"pg_text_to_single({sql})"
         case "numeric":
             return f"pg_numeric_parse({sql})"
         case "date" | "timestamp" | "timestamptz" | "time":
@@ -112,7 +111,7 @@ def parse_sql(sql: str, type_: Type) -> str:
         case "interval":
             return f"pg_text_to_interval({sql})"
         case "uuid":
-            return f"CAST({sql} AS UUID)"
+            return f"CAST(pg_parse_uuid({sql}) AS UUID)"
         case "bytea":
             return f"pg_parse_bytes({sql})"
         case "money":
@@ -180,6 +179,8 @@ def _literal(text: str, type_: Type, modifier: int, is_explicit: bool) -> Typed:
     base = base_type(type_)
     name = name_of(base)
     made: Typed
+    if name == "interval" and modifier >= 0 and (one := _interval_of_field(text, modifier)) is not None:
+        return replace(one, type=type_)
     if base.element is not None:
         made = _array_literal(text, base)
     elif base.kind == "e":
@@ -243,10 +244,7 @@ def _plain_literal(text: str, base: Type, name: str) -> Typed:
         case "interval":
             return interval(text)
         case "uuid":
-            try:
-                return Typed(f"CAST('{uuid.UUID(text.strip())}' AS UUID)", base)
-            except ValueError:
-                raise QueryError("22P02", f'invalid input syntax for type uuid: "{text}"') from None
+            return Typed(f"CAST('{text_value.parse_uuid(text)}' AS UUID)", base)
         case "bytea":
             return Typed(f"unhex('{text_value.parse_bytes(text).hex()}')", base)
         case "money":
@@ -281,6 +279,16 @@ def interval(text: str) -> Typed:
     months, days, microseconds = text_value.interval_parts(text)
     sql = f"(to_months({months}) + to_days({days}) + to_microseconds({microseconds}))"
     return Typed(sql, pg_type.INTERVAL, is_constant=True)
+
+
+_INTERVAL_FIELDS: Final = {4: "year", 2: "month", 8: "day", 1024: "hour", 2048: "minute", 4096: "second"}
+
+
+def _interval_of_field(text: str, modifier: int) -> Typed | None:
+    """`interval '1' day`; None for other modifiers and texts."""
+    unit = _INTERVAL_FIELDS.get(modifier >> 16)
+    digits = r"\s*[+-]?[0-9]+(\.[0-9]{1,6})?\s*" if unit == "second" else r"\s*[+-]?[0-9]+\s*"
+    return interval(f"{text.strip()} {unit}") if unit and re.fullmatch(digits, text) else None
 
 
 def _bits(text: str) -> str:
@@ -479,7 +487,8 @@ def _numeric_to_float(target: str) -> Conversion:
     type_ = pg_type.built_in(target)
 
     def convert_(value: Typed) -> Typed:
-        return Typed(f"CAST(pg_numeric_to_double({numeric_text(value)}) AS {representation(type_)})", type_)
+        function = "pg_numeric_to_single" if target == "float4" else "pg_numeric_to_double"
+        return Typed(f"{function}({numeric_text(value)})", type_)
 
     return convert_
 
@@ -498,6 +507,10 @@ def _from_jsonb(target: str) -> Conversion:
 
 def _same_text(value: Typed) -> Typed:
     return value
+
+
+def _refused(value: Typed) -> Typed:
+    raise refuse(f'the cast from {value.name} to "char"')
 
 
 def _make_casts() -> dict[tuple[str, str], Conversion]:
@@ -529,6 +542,7 @@ def _make_casts() -> dict[tuple[str, str], Conversion]:
     found["float8", "float4"] = _native("float4", "pg_double_to_single({})")
     found["float8", "numeric"] = _to_numeric("pg_numeric_from_double")
     found["float4", "numeric"] = lambda v: Typed(f"pg_numeric_from_single(CAST({v.sql} AS DOUBLE))", pg_type.NUMERIC)
+    found["int4", "char"] = found["char", "int4"] = _refused
     found["bool", "int4"] = _native("int4")
     found["int4", "bool"] = _native("bool", "({} <> 0)")
     found["money", "numeric"] = lambda v: Typed(v.sql, pg_type.NUMERIC, scale=2)

@@ -17,6 +17,8 @@ class Source:
     sql: str
     columns: tuple[NamedColumn, ...]
     schema: str | None = None
+    key: frozenset[str] = frozenset()
+    """The names of the primary key's columns."""
 
 
 class Catalog(Protocol):

@@ -31,7 +31,8 @@ from tailrace.query.table_view import sql_literal
 if TYPE_CHECKING:
     from tailrace.query.sql.select import QueryTranslator
 
-_LIKE: Final = {"AEXPR_LIKE", "AEXPR_ILIKE"}
+_FILTERS: Final = frozenset(("WHERE", "HAVING", "JOIN/ON", "FILTER", "CASE/WHEN"))
+"""Where an unknown condition is as good as a false one."""
 _VALUE_FUNCTIONS: Final = {
     "SVFOP_CURRENT_DATE": ("date", "CAST(CAST(now() AS TIMESTAMP) AS DATE)"),
     "SVFOP_CURRENT_TIMESTAMP": ("timestamptz", "now()"),
@@ -117,6 +118,14 @@ class Expressions:
         return convert(found, TEXT) if found.is_unknown else found
 
     def condition(self, node: Node, scope: Scope, where: str) -> str:
+        if where in _FILTERS and not scope.groups:
+            tag, fields = unwrap(node)
+            if tag == "BoolExpr" and fields["boolop"] != "NOT_EXPR":
+                parts = [self.condition(a, scope, where) for a in fields["args"]]
+                return f"({' AND '.join(parts)})" if fields["boolop"] == "AND_EXPR" else f"({' OR '.join(parts)})"
+            if tag == "SubLink" and fields["subLinkType"] == "ANY_SUBLINK":
+                query = self._queries.query(fields["subselect"], scope)
+                return self._in_subquery(fields, query, scope, is_filter=True).sql
         found = self.translate(node, scope)
         if found.is_unknown:
             found = convert(found, BOOL)
@@ -153,13 +162,8 @@ class Expressions:
             raise refuse("* in this place")
         parts = names(fields)
         if len(parts) == 1:
-            return scope.column(parts[0])
-        if len(parts) == 2:
-            return self._field_or_column(parts, scope)
-        return scope.qualified(parts[-2], parts[-1], parts[-3])
-
-    def _field_or_column(self, parts: list[str], scope: Scope) -> Typed:
-        return scope.qualified(parts[0], parts[1])
+            return scope.grouped(scope.column(parts[0]))
+        return scope.grouped(scope.qualified(parts[-2], parts[-1], parts[-3] if len(parts) > 2 else None))
 
     def _value_function(self, node: Node, scope: Scope) -> Typed:  # noqa: ARG002
         op = node["op"]
@@ -407,15 +411,14 @@ class Expressions:
 
     def _similar(self, symbol: str, node: Node, scope: Scope) -> Typed:
         left = self.value(node["lexpr"], scope)
-        flags = "is" if pg_type.is_citext(left.base) else "s"
+        is_citext = pg_type.is_citext(left.base)
         left = convert(left, resolve_operator("~", [left.type, TEXT]).arguments[0])
         _, fields = unwrap(node["rexpr"])
         if len(fields["args"]) > 1:
             raise refuse("SIMILAR TO … ESCAPE")
         pattern = constant_text(self.value(fields["args"][0], scope), "a pattern of SIMILAR TO")
-        sql = (
-            f"system.main.regexp_full_match({left.sql}, {sql_literal(regular_expression.similar(pattern))}, '{flags}')"
-        )
+        expression = sql_literal(regular_expression.similar(pattern, is_citext))
+        sql = f"system.main.regexp_full_match({left.sql}, {expression}, 's')"
         return Typed(f"(NOT {sql})" if symbol == "!~" else sql, BOOL)
 
     def _nullif(self, node: Node, scope: Scope) -> Typed:
@@ -716,7 +719,7 @@ class Expressions:
         inner = Scope(scope.parent, scope.items, {}, scope.windows, in_aggregate=True)
         # Inside a window function, expressions still see the groups.
         over_node = node.get("over")
-        inside = scope if over_node is not None and scope.groups else inner
+        inside = scope if over_node is not None and (scope.groups or scope.dependent) else inner
         arguments = [self.translate(a, inside) for a in node.get("args", [])]
         filter_ = self.condition(node["agg_filter"], inner, "FILTER") if "agg_filter" in node else ""
         over = self._queries.window(over_node, scope) if over_node is not None else ""
@@ -761,9 +764,9 @@ class Expressions:
         )
 
     def _ordered_set(self, name: str, arguments: list[Typed], node: Node, scope: Scope, filter_: str) -> Typed:
-        (sort,) = node["agg_order"]
+        sort = node["agg_order"][0]
         value = self.value(sort["SortBy"]["node"], scope)
-        if len(arguments) != 1 or arguments[0].base.element is not None:
+        if len(arguments) != 1 or len(node["agg_order"]) != 1 or arguments[0].base.element is not None:
             raise refuse(f"{name} with these arguments")
         is_descending = sort["SortBy"].get("sortby_dir") == "SORTBY_DESC"
         return aggregate.ordered_set(name, arguments[0], value, is_descending, filter_)
@@ -782,7 +785,7 @@ class Expressions:
             return Typed(f"EXISTS ({query.sql()})", BOOL)
         if kind == "EXPR_SUBLINK":
             if len(query.columns) != 1:
-                raise QueryError("42601", "subquery must return only one column")
+                raise refuse("a subquery of several columns in this place")
             value = query.resolved()[0].value
             return replace(value, sql=f"({query.sql()})", is_constant=False)
         if kind == "ARRAY_SUBLINK":
@@ -792,21 +795,21 @@ class Expressions:
             sql = f"(SELECT coalesce(list(_c1), []) FROM ({query.sql(as_elements=True)}) AS _array)"
             return Typed(f"CAST({sql} AS {_list_type(value)})", array_of(value.base), is_list=True)
         if kind in ("ANY_SUBLINK", "ALL_SUBLINK"):
-            symbol = names(node["operName"])[-1] if "operName" in node else "="
-            return self._in_subquery(symbol, kind == "ANY_SUBLINK", node, query, scope)
+            return self._in_subquery(node, query, scope)
         raise refuse("this subquery")
 
-    def _in_subquery(self, symbol: str, is_any: bool, node: Node, query: Any, scope: Scope) -> Typed:
+    def _in_subquery(self, node: Node, query: Any, scope: Scope, is_filter: bool = False) -> Typed:
         left = self.translate(node["testexpr"], scope)
+        is_any = node["subLinkType"] == "ANY_SUBLINK"
+        symbol = names(node["operName"])[-1] if "operName" in node else "="
         symbol = {"!=": "<>"}.get(symbol, symbol)
         columns = query.resolved()
         if left.fields:
             if symbol != "=" or not is_any or len(left.fields) != len(columns):
                 raise refuse("this comparison of a row with a subquery")
             pairs = [self._operands("=", x, c.value) for x, c in zip(left.fields, columns, strict=True)]
-            keys = ", ".join(equality_key(x) for x, _ in pairs)
-            inner = ", ".join(equality_key(replace(y, sql=y.sql)) for _, y in pairs)
-            return Typed(f"(({keys}) IN (SELECT ({inner}) FROM ({query.sql()}) AS _rows))", BOOL)
+            keys = [(equality_key(x), equality_key(y)) for x, y in pairs]
+            return Typed(_row_in(keys, query.sql(), is_filter), BOOL)
         if len(columns) != 1:
             raise QueryError("42601", "subquery has too many columns")
         if symbol not in OPERATORS:
@@ -829,6 +832,22 @@ class Expressions:
         if x.name == "numeric":
             x, y = align([x, y])
         return x, y
+
+
+def _row_in(keys: Sequence[tuple[str, str]], query: str, is_filter: bool) -> str:
+    """Whether a row is among those of a query: unknown if only NULLs keep it from being equal to one of them.
+
+    For DuckDB, a NULL in a row is equal to another, so that the rows with NULLs are left out first. For a filter,
+    unknown is as good as false, and the costly search for such rows is left out."""
+    own, others = (f"({', '.join(parts)})" for parts in zip(*keys, strict=True))
+    complete = " AND ".join(f"{other} IS NOT NULL" for _, other in keys)
+    found = f"{own} IN (SELECT {others} FROM ({query}) AS _rows WHERE {complete})"
+    if is_filter:
+        return f"({found})"
+    has_null = " OR ".join(f"{key} IS NULL" for pair in keys for key in pair)
+    possible = " AND ".join(f"({key} = {other}) IS NOT false" for key, other in keys)
+    unknown = f"EXISTS (SELECT 1 FROM ({query}) AS _rows WHERE ({has_null}) AND {possible})"
+    return f"CASE WHEN {found} THEN true WHEN {unknown} THEN NULL ELSE false END"
 
 
 def _operand_types(types: Sequence[Type], symbol: str) -> tuple[Type, Type]:

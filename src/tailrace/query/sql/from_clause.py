@@ -54,7 +54,7 @@ class FromClause:
         if common is not None:
             sql = f"{common.sql} AS {alias}"
             given = [NamedColumn(c.name, c.value.in_column(f"{alias}._c{n}")) for n, c in enumerate(common.columns, 1)]
-            table_schema = None
+            table_schema, key = None, frozenset[str]()
         else:
             source = self._queries.catalog.source(fields.get("catalogname"), schema, name)
             sql = f"{source.sql} AS {alias}"
@@ -62,9 +62,10 @@ class FromClause:
                 NamedColumn(c.name, replace(c.value, sql=c.value.sql.replace("{t}", alias))) for c in source.columns
             ]
             table_schema = source.schema
+            key = frozenset(c.value.sql for c in given if c.name in source.key)
         columns = tuple(renamed(given, aliases))
         shown = alias_node.get("aliasname", name)
-        table = TableName(shown, columns, None if "aliasname" in alias_node else table_schema)
+        table = TableName(shown, columns, None if "aliasname" in alias_node else table_schema, key)
         return FromItem(sql, (table,), columns)
 
     def _subselect(self, fields: Node, scope: Scope) -> FromItem:
@@ -74,7 +75,7 @@ class FromClause:
         alias_node = fields.get("alias", {})
         given = [NamedColumn(c.name, c.value.in_column(f"{alias}._c{n}")) for n, c in enumerate(query.resolved(), 1)]
         columns = tuple(renamed(given, names(alias_node.get("colnames", []))))
-        outputs = ", ".join(f"_c{n}" for n in range(1, len(given) + 1))
+        outputs = ", ".join(f"_c{n}" for n in range(1, max(len(given), 1) + 1))
         sql = f"{'LATERAL ' if fields.get('lateral') else ''}({query.sql()}) AS {alias}({outputs})"
         tables = (TableName(alias_node["aliasname"], columns),) if alias_node else ()
         return FromItem(sql, tables, columns)
@@ -84,6 +85,8 @@ class FromClause:
         around = Scope(scope.parent, [*scope.items, left])
         right = self.item(fields["rarg"], around)
         kind = _JOINS[fields.get("jointype", "JOIN_INNER")]
+        if "join_using_alias" in fields:
+            raise refuse("an alias of JOIN … USING")
         shared: list[str] = []
         if fields.get("isNatural"):
             shared = [c.name for c in left.columns if any(c.name == d.name for d in right.columns)]
@@ -169,6 +172,8 @@ class FromClause:
         if not functions(name) or not any(s.kind == "s" for s in functions(name)):
             value = self._queries.expressions.value(call, around)
             return self._scalar_item(value, name, alias, alias_node, aliases)
+        if name == "unnest" and len(arguments) > 1:
+            raise refuse("unnest of several arrays", "Unnest one array, and use the others' elements at its ordinality.")
         resolved = resolve_function(name, [a.type for a in arguments])
         made = [convert(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
         lists = set_function.lists(resolved, made)

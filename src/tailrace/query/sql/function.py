@@ -77,6 +77,8 @@ def _trunc(arguments: Sequence[Typed], result: Type) -> Typed:
 
 
 def _regex(template: str, needs_extent: bool = False, place: int = 1) -> Rendering:
+    """A function of a regular expression. With `needs_extent`, it looks at all matches."""
+
     def render(arguments: Sequence[Typed], result: Type) -> Typed:
         pattern = arguments[place]
         if is_null_constant(pattern):
@@ -84,6 +86,8 @@ def _regex(template: str, needs_extent: bool = False, place: int = 1) -> Renderi
                 f"CAST(NULL AS {representation(result, is_list=True)})", result, is_list=result.element is not None
             )
         text = regular_expression.translate(constant_text(pattern, "a regular expression"), needs_extent)
+        if needs_extent:
+            regular_expression.check_repeats(text)
         texts = [a.sql for a in arguments]
         texts[place] = sql_literal(text)
         return Typed(template.format(*texts), result, is_list=result.element is not None)
@@ -92,16 +96,20 @@ def _regex(template: str, needs_extent: bool = False, place: int = 1) -> Renderi
 
 
 def _regexp_replace(arguments: Sequence[Typed], result: Type) -> Typed:
-    pattern = regular_expression.translate(constant_text(arguments[1], "a regular expression"), needs_extent=True)
+    flags = constant_text(arguments[3], "a flag") if len(arguments) > 3 else ""
+    if set(flags) - set("gi"):
+        raise refuse(f"the flags {flags} of regexp_replace")
+    source = constant_text(arguments[1], "a regular expression")
+    pattern = regular_expression.translate(source, needs_extent=True, ignore_case="i" in flags)
+    if "g" in flags:
+        regular_expression.check_repeats(pattern)
     new = constant_text(arguments[2], "a replacement")
     if re.search(r"\\(?![1-9&\\])", new):
         raise refuse("this replacement text")
     new = new.replace("\\&", "\\0")
-    flags = constant_text(arguments[3], "a flag") if len(arguments) > 3 else ""
-    if set(flags) - set("gi"):
-        raise refuse(f"the flags {flags} of regexp_replace")
+    options = "sg" if "g" in flags else "s"
     return Typed(
-        f"system.main.regexp_replace({arguments[0].sql}, {sql_literal(pattern)}, {sql_literal(new)}, 's{flags}')",
+        f"system.main.regexp_replace({arguments[0].sql}, {sql_literal(pattern)}, {sql_literal(new)}, '{options}')",
         result,
     )
 
@@ -111,7 +119,7 @@ def _regexp_match(arguments: Sequence[Typed], result: Type) -> Typed:
     pattern = regular_expression.translate(source, needs_extent=True)
     if len(arguments) > 2:
         raise refuse("regexp_match with flags")
-    groups = re.compile(re.sub(r"\\p\{\w+\}|\\x\{\w+\}|\\v", "a", pattern)).groups
+    groups = regular_expression.group_count(pattern)
     text, quoted = arguments[0].sql, sql_literal(pattern)
     found = [f"regexp_extract({text}, {quoted}, {n}, 's')" for n in (range(1, groups + 1) if groups else [0])]
     matches = f"system.main.regexp_matches({text}, {quoted}, 's')"
@@ -359,7 +367,7 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "trim_scale(numeric)": _numeric("pg_numeric_trim_scale({0})"),
     "sqrt(float8)": "sqrt({0})",
     "cbrt(float8)": "cbrt({0})",
-    "exp(float8)": "pg_checked(exp({0}), {0}, 0)",
+    "exp(float8)": "pg_exp({0})",
     "ln(float8)": "ln({0})",
     "log(float8)": "log10({0})",
     "log10(float8)": "log10({0})",
@@ -403,9 +411,9 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "to_char(int8,text)": _number_to_char,
     "to_date(text,text)": time_function.strptime("DATE"),
     "to_timestamp(text,text)": time_function.strptime("TIMESTAMPTZ"),
-    "to_timestamp(float8)": "to_timestamp({0})",
-    "make_date(int4,int4,int4)": "make_date({0}, {1}, {2})",
-    "make_timestamp(int4,int4,int4,int4,int4,float8)": "make_timestamp({0}, {1}, {2}, {3}, {4}, {5})",
+    "to_timestamp(float8)": "pg_to_timestamp({0})",
+    "make_date(int4,int4,int4)": "make_date(pg_year({0}), {1}, {2})",
+    "make_timestamp(int4,int4,int4,int4,int4,float8)": "make_timestamp(pg_year({0}), {1}, {2}, {3}, {4}, {5})",
     "make_time(int4,int4,float8)": "make_time({0}, {1}, {2})",
     "isfinite(date)": "isfinite({0})",
     "isfinite(timestamp)": "isfinite({0})",

@@ -34,9 +34,9 @@ def json_of(value: Typed) -> str:
     if name in ("json", "jsonb"):
         return sql
     if name == "timestamp":
-        return f"pg_json_quote_text(replace({cast_text(value)}, ' ', 'T'))"
+        return f"pg_json_quote_text(system.main.regexp_replace({cast_text(value)}, ' ', 'T'))"
     if name == "timestamptz":
-        return f"pg_json_quote_text(replace({cast_text(value)}, ' ', 'T') || ':00')"
+        return f"pg_json_quote_text(system.main.regexp_replace({cast_text(value)}, ' ([0-9]\\S+)', 'T\\1:00'))"
     if name == "bpchar":
         return f"pg_json_quote_text({sql})"
     if name in ("inet", "cidr"):

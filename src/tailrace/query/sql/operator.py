@@ -53,11 +53,11 @@ def _floats(operator: str, result: str) -> Rendering:
     return lambda a, b: Typed(f"{name}(CAST({a.sql} AS {wide}), CAST({b.sql} AS {wide}))", type_)
 
 
-def _regex(template: str) -> Rendering:
+def _regex(template: str, ignore_case: bool = False) -> Rendering:
     def render(a: Typed, b: Typed) -> Typed:
         if b.sql.startswith("CAST(NULL"):
             return Typed("CAST(NULL AS BOOLEAN)", pg_type.BOOL)
-        pattern = regular_expression.translate(constant_text(b, "a regular expression"))
+        pattern = regular_expression.translate(constant_text(b, "a regular expression"), ignore_case=ignore_case)
         return Typed(template.format(a.sql, sql_literal(pattern)), pg_type.BOOL)
 
     return render
@@ -174,9 +174,9 @@ def _make_binary() -> dict[str, Rendering]:
         for op, name in (("~~", "~~"), ("!~~", "!~~"), ("~~*", "~~*"), ("!~~*", "!~~*")):
             found[f"{op}({a},text)"] = _like(name)
         found[f"~({a},text)"] = _regex("system.main.regexp_matches({0}, {1}, 's')")
-        found[f"~*({a},text)"] = _regex("system.main.regexp_matches({0}, {1}, 'is')")
+        found[f"~*({a},text)"] = _regex("system.main.regexp_matches({0}, {1}, 's')", ignore_case=True)
         found[f"!~({a},text)"] = _regex("(NOT system.main.regexp_matches({0}, {1}, 's'))")
-        found[f"!~*({a},text)"] = _regex("(NOT system.main.regexp_matches({0}, {1}, 'is'))")
+        found[f"!~*({a},text)"] = _regex("(NOT system.main.regexp_matches({0}, {1}, 's'))", ignore_case=True)
     found["^@(text,text)"] = "starts_with({0}, {1})"
     # Bits
     for op, template in (("&", "pg_bit_and({0}, {1})"), ("|", "pg_bit_or({0}, {1})"), ("#", "pg_bit_xor({0}, {1})")):

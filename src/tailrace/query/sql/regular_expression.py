@@ -18,10 +18,12 @@ _POSIX: Final = {
 _HINT: Final = "Use LIKE, position or a simpler expression."
 
 
-def translate(pattern: str, needs_extent: bool = False) -> str:
+def translate(pattern: str, needs_extent: bool = False, ignore_case: bool = False) -> str:
     """The expression for RE2.
 
-    With `needs_extent`, the length of the match matters: PostgreSQL takes the longest, RE2 the first alternative."""
+    With `needs_extent`, the length of the match matters: PostgreSQL takes the longest, RE2 the first alternative.
+    With `ignore_case`, a letter stands for its two cases. RE2's own option also equates the letters k and K (Kelvin).
+    """
     out: list[str] = []
     at = 0
     if pattern.startswith("***") or re.match(r"\(\?[a-z]+\)", pattern):
@@ -33,7 +35,7 @@ def translate(pattern: str, needs_extent: bool = False) -> str:
             out.append(found)
             continue
         if letter == "[":
-            found, at = _bracket(pattern, at)
+            found, at = _bracket(pattern, at, ignore_case)
             out.append(found)
             continue
         if letter == "(" and pattern.startswith("(?", at) and not pattern.startswith("(?:", at):
@@ -46,9 +48,56 @@ def translate(pattern: str, needs_extent: bool = False) -> str:
             raise refuse("a regular expression with a repeated quantifier", _HINT)
         if letter == "{" and not re.match(r"\{[0-9]+(,[0-9]*)?\}", pattern[at:]):
             raise refuse("a regular expression with a literal brace", _HINT)
-        out.append(letter)
+        cases = _cases(letter) if ignore_case else letter
+        out.append(cases if len(cases) == 1 else f"[{cases}]")
         at += 1
     return "".join(out)
+
+
+def check_repeats(pattern: str) -> None:
+    """Refuse an expression that matches an empty text, if all matches count.
+
+    After a longer match, PostgreSQL also finds the empty one that follows, and RE2 does not."""
+    if pattern.strip("^$") and _for_python(pattern).search("") is not None:
+        raise refuse("a regular expression that matches an empty text in this function", _HINT)
+
+
+def group_count(pattern: str) -> int:
+    return _for_python(pattern).groups
+
+
+def _for_python(pattern: str) -> re.Pattern[str]:
+    """A translated expression as Python reads it: with the same groups, but other classes of letters."""
+    try:
+        return re.compile(re.sub(r"\\p\{\w+\}|\\x\{\w+\}|\\v", "a", pattern).replace("\\z", "\\Z"))
+    except re.error as error:
+        raise QueryError("2201B", f"invalid regular expression: {error}") from None
+
+
+_NO_OTHER_CASE: Final = "ßŉǰΐΰևẖẗẘẙẚ"
+"""Letters whose other case is several letters, so that PostgreSQL leaves them as they are."""
+
+
+def _cases(letter: str) -> str:
+    """A letter in both cases, as PostgreSQL's builtin locale C.UTF-8 has them."""
+    if letter in _NO_OTHER_CASE or not letter.isalpha():
+        return letter
+    lower, upper = letter.lower(), letter.upper()
+    if len(lower) != 1 or len(upper) != 1:
+        raise refuse(f"the letter {letter} in a regular expression that ignores case", _HINT)
+    return lower if lower == upper else lower + upper
+
+
+def _range_cases(first: str, last: str) -> str:
+    """A range of letters in both cases."""
+    if not (first + last).isascii():
+        raise refuse("a range of letters beyond ASCII in a regular expression that ignores case", _HINT)
+    found = ""
+    for low, high, shift in (("a", "z", -32), ("A", "Z", 32)):
+        start, end = max(first, low), min(last, high)
+        if start <= end:
+            found += f"{chr(ord(start) + shift)}-{chr(ord(end) + shift)}"
+    return found
 
 
 def _escape(pattern: str, at: int) -> tuple[str, int]:
@@ -67,7 +116,7 @@ def _escape(pattern: str, at: int) -> tuple[str, int]:
     raise refuse(f"the escape \\{letter} in a regular expression", _HINT)
 
 
-def _bracket(pattern: str, at: int) -> tuple[str, int]:
+def _bracket(pattern: str, at: int, ignore_case: bool) -> tuple[str, int]:
     end = at + 1
     out = "["
     if pattern[end : end + 1] == "^":
@@ -77,7 +126,7 @@ def _bracket(pattern: str, at: int) -> tuple[str, int]:
         if found := re.match(r"\[:([a-z]+):\]", pattern[end:]):
             if found[1] not in _POSIX:
                 raise refuse(f"[:{found[1]}:] in a regular expression", _HINT)
-            out += _POSIX[found[1]]
+            out += _POSIX["alpha" if ignore_case and found[1] in ("upper", "lower") else found[1]]
             end += len(found[0])
         elif pattern.startswith(("[.", "[="), end):
             raise refuse("a collating element in a regular expression", _HINT)
@@ -90,8 +139,12 @@ def _bracket(pattern: str, at: int) -> tuple[str, int]:
             else:
                 raise refuse(f"the escape \\{letter} in a regular expression", _HINT)
             end += 2
+        elif ignore_case and (found := re.match(r"([^\[\]\\])-([^\[\]\\])", pattern[end:])):
+            out += found[0] + _range_cases(found[1], found[2])
+            end += 3
         else:
-            out += f"\\{pattern[end]}" if pattern[end] in "[]" else pattern[end]
+            cases = _cases(pattern[end]) if ignore_case else pattern[end]
+            out += f"\\{cases}" if cases in "[]" else cases
             end += 1
         is_first = False
     if end >= len(pattern):
@@ -99,8 +152,8 @@ def _bracket(pattern: str, at: int) -> tuple[str, int]:
     return out + "]", end + 1
 
 
-def similar(pattern: str) -> str:
-    """A pattern of SIMILAR TO as an expression for the whole text."""
+def similar(pattern: str, ignore_case: bool = False) -> str:
+    """A pattern of SIMILAR TO as an expression of RE2 for the whole text."""
     out = ""
     at = 0
     in_bracket = False
@@ -117,6 +170,6 @@ def similar(pattern: str) -> str:
             in_bracket = True
             out += letter
         else:
-            out += {"%": "(?s:.*)", "_": "(?s:.)", ".": "\\.", "^": "\\^", "$": "\\$"}.get(letter, letter)
+            out += {"%": ".*", "_": ".", "(": "(?:", ".": "\\.", "^": "\\^", "$": "\\$"}.get(letter, letter)
         at += 1
-    return out
+    return translate(out, ignore_case=ignore_case)

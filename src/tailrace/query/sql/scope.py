@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tailrace.query.query_error import QueryError
+from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.typed import Typed
+
+_SYSTEM_COLUMNS: Final = frozenset(("xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"))
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class TableName:
     alias: str
     columns: tuple[NamedColumn, ...]
     schema: str | None = None
+    key: frozenset[str] = frozenset()
+    """The SQL of the primary key's columns."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,12 @@ class Scope:
     """Fingerprint of a GROUP BY expression → what stands for it after grouping."""
     windows: dict[str, object] = field(default_factory=dict)
     in_aggregate: bool = False
+    dependent: set[str] = field(default_factory=set)
+    """The SQL of columns that GROUP BY does not list, but of tables whose primary keys it lists."""
+
+    def grouped(self, value: Typed) -> Typed:
+        """A column as grouping leaves it."""
+        return value.with_sql(f"any_value({value.sql})") if value.sql in self.dependent else value
 
     def tables(self) -> Iterator[TableName]:
         for item in self.items:
@@ -69,6 +81,8 @@ class Scope:
             if whole := scope.row(name):
                 return whole
             scope = scope.parent
+        if name in _SYSTEM_COLUMNS:
+            raise refuse(f"the system column {name}", "The lake has rows without their places in the source.")
         raise QueryError("42703", f'column "{name}" does not exist')
 
     def row(self, alias: str) -> Typed | None:

@@ -19,6 +19,7 @@ from tailrace.query.sql.scope import CommonTable, NamedColumn, Scope, renamed
 from tailrace.query.sql.syntax import Node, fingerprint, names, refuse, unwrap
 from tailrace.query.sql.typed import Typed
 
+_ONLY_SINK: Final = "Only the sink writes to the lake."
 _SET_OPERATIONS: Final = {"SETOP_UNION": "UNION", "SETOP_INTERSECT": "INTERSECT", "SETOP_EXCEPT": "EXCEPT"}
 
 
@@ -70,11 +71,11 @@ class QueryTranslator:
     def query(self, node: Node, parent: Scope | None = None) -> Query:
         select = node.get("SelectStmt", node)
         if "SelectStmt" not in node and len(node) == 1 and next(iter(node)).endswith("Stmt"):
-            raise QueryError(READ_ONLY, "cannot execute this statement in a read-only transaction")
+            raise QueryError(READ_ONLY, "cannot execute this statement in a read-only transaction", _ONLY_SINK)
         if select.get("intoClause"):
-            raise QueryError(READ_ONLY, "cannot execute SELECT INTO in a read-only transaction")
+            raise QueryError(READ_ONLY, "cannot execute SELECT INTO in a read-only transaction", _ONLY_SINK)
         if select.get("lockingClause"):
-            raise QueryError(READ_ONLY, "cannot execute SELECT FOR UPDATE in a read-only transaction")
+            raise QueryError(READ_ONLY, "cannot execute SELECT FOR UPDATE in a read-only transaction", _ONLY_SINK)
         self._common.append({})
         try:
             prefix = self._with(select["withClause"], parent) if "withClause" in select else ""
@@ -100,6 +101,8 @@ class QueryTranslator:
             name = cte["ctename"]
             alias = self.alias("w")
             aliases = names(cte.get("aliascolnames", []))
+            if "search_clause" in cte or "cycle_clause" in cte:
+                raise refuse("SEARCH or CYCLE of a recursive query")
             query = self._recursive(cte, alias, aliases, parent) if is_recursive else None
             if query is None:
                 query = self.query(cte["ctequery"], parent)
@@ -253,7 +256,7 @@ class QueryTranslator:
             scope.windows[definition["name"]] = definition
         having = self.expressions.condition(select["havingClause"], scope, "HAVING") if "havingClause" in select else ""
         columns = [
-            NamedColumn(name, self.expressions.translate(node, scope) if isinstance(node, dict) else node)
+            NamedColumn(name, self.expressions.translate(node, scope) if isinstance(node, dict) else scope.grouped(node))
             for name, node in targets
         ]
         for column in columns:
@@ -369,6 +372,10 @@ class QueryTranslator:
         is_simple = not any("GroupingSet" in item for item in select["groupClause"])
         parts = [self._group_item(item, scope, targets, groups, is_simple) for item in select["groupClause"]]
         scope.groups.update(groups)
+        if is_simple:
+            for table in scope.tables():
+                if table.key and table.key <= set(parts):
+                    scope.dependent |= {c.value.sql for c in table.columns} - set(parts)
         if select.get("groupDistinct"):
             raise refuse("GROUP BY DISTINCT")
         return f" GROUP BY {', '.join(parts)}"

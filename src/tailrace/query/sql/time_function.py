@@ -30,7 +30,13 @@ def strptime(cast: str) -> Callable[[Sequence[Typed], Type], Typed]:
         if is_null_constant(arguments[1]):
             return Typed(f"CAST(NULL AS {representation(result)})", result)
         pattern = strptime_format(constant_text(arguments[1], "a template"))
-        return Typed(f"CAST(strptime({arguments[0].sql}, {sql_literal(pattern)}) AS {cast})", result)
+        text, found = arguments[0].sql, f"try_strptime({arguments[0].sql}, {sql_literal(pattern)})"
+        if "%y" in pattern:
+            # The two digits 69 mean 2069 in PostgreSQL, and 1969 in DuckDB.
+            found = f"CASE WHEN year({found}) = 1969 THEN {found} + to_years(100) ELSE {found} END"
+        failed = "error('[0A000] a text that differs from its template is not supported')"
+        sql = f"CASE WHEN {found} IS NULL AND {text} IS NOT NULL THEN {failed} ELSE {found} END"
+        return Typed(f"CAST({sql} AS {cast})", result)
 
     return render
 
