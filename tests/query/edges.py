@@ -43,7 +43,7 @@ _JSONB: Final = (
 )  # fmt: skip
 _BYTES: Final = ("''", "'\\x00'", "'\\xff'", "'\\x4142'", "'\\x5c00'", "NULL")
 _INTARRAYS: Final = ("'{}'", "'{1}'", "'{1,2,NULL}'", "'{3,1,2,1}'", "'{{1,2},{3,4}}'", "'[2:3]={5,6}'", "NULL")
-_TEXTARRAYS: Final = ("'{}'", "'{a}'", "'{b,NULL,a}'", "'{\"\",\"NULL\",\"a b\"}'", "NULL")
+_TEXTARRAYS: Final = ("'{}'", "'{a}'", "'{b,NULL,a}'", '\'{"","NULL","a b"}\'', "NULL")
 _INETS: Final = (
     "'10.0.0.1'", "'10.0.0.1/8'", "'10.0.0.0/8'", "'::1'", "'fe80::1/64'", "'::ffff:1.2.3.4'", "'::1.2.3.4'",
     "'192.168.1.255/24'", "'0.0.0.0/0'", "'2001:db8::/32'", "NULL",
@@ -115,7 +115,7 @@ _INTEGER_CALLS: Final = (
     "round(x, -1)", "round(x)", "trunc(x, -1)", "to_hex(x)", "to_char(x, '999,999')", "to_char(x, 'FM0000')", "to_char(x, 'S999')",
     "to_char(x, '9.9')", "to_char(x, 'FM9,999,999,999')", "width_bucket(x, -5, 5, 3)", "chr(x)", "x::int2", "x::money",
     "power(x, 2)", "sqrt(x)", "x / 2.0", "x / 3::numeric", "x::numeric / 7", "factorial(x)", "make_interval(days => x)",
-    "date '2024-01-31' + x", "x * interval '1 day'", "x * interval '1 month'", "repeat('a', x)", "lpad('a', x)", "x IN (1, 1.0, NULL)",
+    "date '2024-01-31' + x", "x * interval '1 day'", "x * interval '1 month'", "repeat('a', x::int % 100)", "lpad('a', x::int % 100)", "x IN (1, 1.0, NULL)",
     "x BETWEEN SYMMETRIC 5 AND -5", "x = '1'", "x > 1.5", "x = 1::float8", "x < 1e10", "bit_count(x::bit(8))", "x::bit(8)",
     "to_bin(x)", "to_oct(x)", "generate_series(x, x + 1)", "sum(x) OVER (ORDER BY n)", "avg(x) OVER (ORDER BY n)",
     "sum(x * x) OVER ()", "stddev(x) OVER ()", "lag(x, 1, 5) OVER (ORDER BY n)", "ntile(3) OVER (ORDER BY n)",
@@ -178,7 +178,7 @@ _STAMP_CALLS: Final = (
     "date_bin('-1 hour', x, '2001-01-01')", "date_bin('0', x, '2001-01-01')", "date_bin('1 month', x, '2001-01-01')", "x::timestamptz AT TIME ZONE 'Europe/Berlin'",
     "date_trunc('day', x::timestamptz, 'Europe/Berlin')", "(x AT TIME ZONE 'Europe/Berlin') AT TIME ZONE 'America/New_York'", "max(x) OVER ()",
     "x - lag(x) OVER (ORDER BY n)", "count(*) OVER (ORDER BY x RANGE BETWEEN '1 day' PRECEDING AND CURRENT ROW)", "x + 1", "x::timestamptz - x",
-    "extract(epoch FROM x::timestamptz)", "to_json(x::timestamptz)", "to_char(x::timestamptz, 'YYYY TZ OF')", "generate_series(x, x + interval '2 days', '1 day')",
+    "extract(epoch FROM x::timestamptz)", "to_json(x::timestamptz)", "to_char(x::timestamptz, 'YYYY TZ OF')",
     "make_date(2024, 2, extract(day FROM x)::int)", "(x, interval '1 day') OVERLAPS (x, interval '1 hour')", "x::time - time '01:00'",
 )  # fmt: skip
 _DATE_CALLS: Final = (
@@ -186,7 +186,7 @@ _DATE_CALLS: Final = (
     "x + 1", "x - 1", "x + 10000000", "x - x", "x - date '2000-01-01'", *(f"x {op} interval {i}" for op in "+-" for i in _INTERVALS[:9]),
     "x + time '10:00'", "x::timestamp", "x::timestamptz", "x = x::timestamp", "x > '2024-01-01'", "x >= timestamp '2023-12-31 00:00:01'", "age(x, date '2001-03-31')",
     "isfinite(x)", "x AT TIME ZONE 'Europe/Berlin'", "x - timestamp '2000-01-01'", "x + interval '1' month", "greatest(x, '2024-01-01')", "x::text || '!'",
-    "x IN ('2024-02-29', 'infinity')", "generate_series(x, x + 2, '1 day')", "lag(x) OVER (ORDER BY x)", "x - lag(x) OVER (ORDER BY n)", "2 + x", "x + x",
+    "x IN ('2024-02-29', 'infinity')", "lag(x) OVER (ORDER BY x)", "x - lag(x) OVER (ORDER BY n)", "2 + x", "x + x",
 )  # fmt: skip
 _TIME_CALLS: Final = (
     *(f"extract({f} FROM x)" for f in _FIELDS), "x + interval '2 hours'", "x - interval '30 minutes'", "x + interval '1 day 25:00'", "x - time '10:00'",

@@ -66,7 +66,7 @@ _SUPERSET: Final = (
     " AND at < TO_DATE('2024-07-05', 'YYYY-MM-DD')",
     "SELECT * FROM (SELECT * FROM pairs) AS virtual_table ORDER BY a, b LIMIT 101",
     "SELECT b AS b, SUM(value) AS \"SUM(value)\" FROM public.pairs WHERE a > 0 AND (b IN ('x', 'y')) GROUP BY b"
-    " ORDER BY \"SUM(value)\" DESC LIMIT 50000",
+    ' ORDER BY "SUM(value)" DESC LIMIT 50000',
 )
 _TIME_GRAINS: Final = (
     "DATE_TRUNC('second', {0})",

@@ -39,6 +39,8 @@ _OVERFLOW: Final = "error('[22003] value out of range: overflow')"
 _UNDERFLOW: Final = "error('[22003] value out of range: underflow')"
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _CLOCK: Final = r"\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
+_NAME: Final = r'\s*(?:"(?:[^"]|"")+"|[A-Za-z_\x{80}-\x{10ffff}][A-Za-z0-9_$\x{80}-\x{10ffff}]*)\s*'
+_IDENTIFIER: Final = rf"{_NAME}(?:\.{_NAME})*"
 _BACKSLASH: Final = "chr(92)"
 
 
@@ -90,7 +92,7 @@ _MACROS: Final = (
     ' ELSE pg_checked(system.main."/"(a, b), a, b) END',
     "pg_power(a, b) AS CASE WHEN a = 0 AND b < 0 THEN"
     " error('[2201F] zero raised to a negative power is undefined')"
-    " WHEN a < 0 AND b <> system.main.trunc(b) AND NOT isinf(a) THEN"
+    " WHEN a < 0 AND b <> system.main.trunc(b) THEN"
     " error('[2201F] a negative number raised to a non-integer power yields a complex result')"
     " WHEN system.main.power(a, b) = 0 AND a <> 0 AND NOT isinf(a) AND NOT isinf(b) THEN"
     f" {_UNDERFLOW} ELSE pg_checked(system.main.power(a, b), a, b) END",
@@ -113,6 +115,10 @@ _MACROS: Final = (
     " WHEN n IS NOT NULL AND a IS NOT NULL THEN"
     " error('[0A000] an interval multiplied by a fraction is not supported') END",
     "pg_time_interval(a) AS to_microseconds(epoch_us(a))",
+    # PostgreSQL's centuries begin with the year 1, DuckDB's with 0.
+    "pg_truncate_year(a, n) AS CASE WHEN NOT isfinite(a) THEN a WHEN a < TIMESTAMP '0001-01-01' THEN"
+    " error('[0A000] date_trunc of years before Christ is not supported') WHEN a IS NOT NULL THEN"
+    ' make_timestamp(system.main."//"(year(a) - 1, n) * n + 1, 1, 1, 0, 0, 0) END',
     "pg_year(y) AS CASE WHEN y = 0 THEN error('[22008] date field value out of range: 0') WHEN y < 0 THEN y + 1"
     " ELSE y END",
     "pg_to_timestamp(a) AS CASE WHEN isinf(a) THEN CASE WHEN a > 0 THEN 'infinity' ELSE '-infinity' END::TIMESTAMPTZ"
@@ -161,11 +167,11 @@ _MACROS: Final = (
     "pg_exact_text(a) AS CASE WHEN isfinite(a) THEN printf('%.40f', a) ELSE CAST(a AS VARCHAR) END",
     "pg_label_position(labels, a) AS CASE WHEN a IS NULL THEN NULL ELSE coalesce(list_position(labels, a),"
     " error('[0A000] the order of a label that was added to the enum later is not known')) END",
-    "pg_substring(a, s, n) AS CASE WHEN n < 0 THEN error('[22011] negative substring length not allowed')"
+    "pg_substring(a, s, n) AS CASE WHEN n < 0 AND a IS NOT NULL AND s IS NOT NULL THEN error('[22011] negative substring length not allowed')"
     " ELSE substring(a, s, n) END",
-    "pg_overlay_part(a, b, s, n) AS CASE WHEN s <= 0 THEN error('[22011] negative substring length not allowed')"
+    "pg_overlay_part(a, b, s, n) AS CASE WHEN s <= 0 AND (a || b) IS NOT NULL AND n IS NOT NULL THEN error('[22011] negative substring length not allowed')"
     " ELSE substring(a, 1, s - 1) || b || substring(a, s + n) END",
-    "pg_split_part(a, d, n) AS CASE WHEN n = 0 THEN error('[22023] field position must not be zero')"
+    "pg_split_part(a, d, n) AS CASE WHEN n = 0 AND a IS NOT NULL AND d IS NOT NULL THEN error('[22023] field position must not be zero')"
     " WHEN d = '' THEN CASE WHEN n IN (1, -1) THEN a ELSE '' END ELSE split_part(a, d, n) END",
     "pg_string_to_array(a, d) AS CASE WHEN a IS NULL THEN NULL WHEN a = '' THEN [] WHEN d IS NULL THEN"
     " regexp_extract_all(a, '(?s:.)') WHEN d = '' THEN [a] ELSE string_split(a, d) END",
@@ -193,12 +199,13 @@ _MACROS: Final = (
     " ELSE system.main.repeat(a, n) END",
     *(
         f"{name}(a, n) AS {name}(a, n, ' '),"
-        f" (a, n, b) AS CASE WHEN n > {_MAX_TEXT_BYTES} THEN {_TOO_LONG} ELSE system.main.{name}(a, n, b) END"
+        f" (a, n, b) AS CASE WHEN n > {_MAX_TEXT_BYTES} THEN {_TOO_LONG} WHEN b = '' THEN left(a, greatest(n, 0))"
+        f" ELSE system.main.{name}(a, n, b) END"
         for name in ("lpad", "rpad")
     ),
     # For a start below 1 DuckDB counts from the end, whereas PostgreSQL starts before the text.
     "substring(a, s) AS system.main.substring(a, greatest(s, 1)),"
-    " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n + least(s, 1) - 1, 0))",
+    " (a, s, n) AS system.main.substring(a, greatest(s, 1), greatest(n::BIGINT + least(s, 1) - 1, 0))",
     "substr(a, s) AS substring(a, s), (a, s, n) AS substring(a, s, n)",
     "pg_array_cat(a, b) AS CASE WHEN a IS NULL THEN b WHEN b IS NULL THEN a ELSE list_concat(a, b) END",
     # PostgreSQL rounds halves away from its epoch, 2000-01-01.
@@ -214,14 +221,24 @@ _MACROS: Final = (
     "pg_overlay(a, b, s) AS pg_overlay_part(a, b, s, length(b)), (a, b, s, n) AS pg_overlay_part(a, b, s, n)",
     "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
-    "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",
+    # The capital ẞ is not a simple mapping of Unicode, which PostgreSQL uses.
+    "pg_upper(a) AS CASE WHEN contains(a, 'ß') THEN"
+    " array_to_string(list_transform(string_split(a, 'ß'), lambda part: upper(part)), 'ß') ELSE upper(a) END",
+    "pg_decode(a) AS CASE WHEN contains(decode(a), chr(0)) THEN"
+    " error('[22021] invalid byte sequence for encoding \"UTF8\": 0x00') ELSE decode(a) END",
+    "pg_money(a) AS CASE WHEN a NOT BETWEEN -92233720368547758.08 AND 92233720368547758.07 THEN"
+    " error('[22003] money out of range') ELSE a END::DECIMAL(19, 2)",
+    "pg_short_interval(a) AS CASE WHEN abs(system.main.date_part('hour', a)) < 2562047 THEN a WHEN a IS NOT NULL THEN"
+    " error('[0A000] an interval of more than 2562046 hours is not supported') END",
     "sha256(a) AS unhex(system.main.sha256(a))",
     # Functions that clients call to inspect the server.
     "pg_is_in_recovery() AS true",
     "pg_is_wal_replay_paused() AS false",
     "pg_stat_get_numscans(a) AS NULL::BIGINT",
-    'parse_ident(a) AS list_transform(regexp_extract_all(a, \'"(?:[^"]|"")+"|[^."]+\'), lambda part: CASE WHEN'
-    " part[1] = '\"' THEN replace(part[2:-2], '\"\"', '\"') ELSE lower(trim(part)) END)",
+    'pg_identifier_parts(a) AS list_transform(regexp_extract_all(a, \'"(?:[^"]|"")+"|[^."]+\'), lambda part: CASE WHEN'
+    " part[1] = '\"' THEN replace(part[2:-2], '\"\"', '\"') ELSE translate(trim(part), 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') END)",
+    "parse_ident(a) AS CASE WHEN system.main.regexp_full_match(a, '" + _IDENTIFIER + "') THEN pg_identifier_parts(a)"
+    " WHEN a IS NOT NULL THEN error('[22023] string is not a valid identifier') END",
     "pg_get_expr(a, b) AS a, (a, b, c) AS a",
     "pg_get_viewdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
     "pg_get_partkeydef(a) AS NULL::VARCHAR",

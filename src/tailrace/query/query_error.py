@@ -110,7 +110,7 @@ def _from_duckdb(error: Any) -> QueryError:
         hint = guess[1]
     sqlstate = sqlstate or _BY_CLASS.get(type(error).__name__, "XX000")
     if sqlstate == "22003" and "DECIMAL" in message:
-        hint = "Numerics of more than 38 digits need no fixed scale: (x::text)::numeric."
-    elif not hint and sqlstate[:2] in ("0A", "22", "42", "XX") and sqlstate not in ("22003", "22012"):
+        hint = "Without a fixed scale, numerics may have any number of digits: (x::text)::numeric."
+    elif not hint and sqlstate[:2] in ("0A", "22", "42", "XX") and sqlstate != "22012":
         hint = EXACT
     return QueryError(sqlstate, message, hint.strip())

@@ -35,16 +35,17 @@ def parse(text: str) -> ArrayText:
     counts: list[int] = []
     at = 0
     item, is_quoted, is_open, has_item = "", False, False, False
+    is_closed = False  # after the closing quote, only blanks may follow
 
     def end_item() -> None:
-        nonlocal item, is_quoted, has_item
+        nonlocal item, is_quoted, has_item, is_closed
         if has_item:
             if len(counts) != len(sizes) and sizes:
                 raise invalid_text("array", text)
             word = item if is_quoted else item.rstrip()
             items.append(None if not is_quoted and word.upper() == "NULL" else word)
             counts[-1] += 1
-        item, is_quoted, has_item = "", False, False
+        item, is_quoted, has_item, is_closed = "", False, False, False
 
     while at < len(body):
         letter = body[at]
@@ -53,7 +54,7 @@ def parse(text: str) -> ArrayText:
                 at += 1
                 item += body[at]
             elif letter == '"':
-                is_open = False
+                is_open, is_closed = False, True
             else:
                 item += letter
         elif letter == "{":
@@ -71,6 +72,8 @@ def parse(text: str) -> ArrayText:
                 sizes[depth - 1] = count
                 if counts:
                     counts[-1] += 1
+        elif (is_closed and not letter.isspace()) or (letter == '"' and has_item):
+            raise ScalarError("22P02", f'malformed array literal: "{text}"')
         elif letter == '"':
             is_open = is_quoted = has_item = True
         elif letter == "\\" and at + 1 < len(body):

@@ -352,6 +352,8 @@ def delete_path(text: str, path: Sequence[str | None]) -> str:
     value = _loaded(text)
     if not isinstance(value, (dict, list)):
         raise ScalarError("22023", "cannot delete path in scalar")
+    if not value:
+        return text
     return dump(_changed(value, list(path), None, create=False)) if path else text
 
 
@@ -359,6 +361,8 @@ def set_path(text: str, path: Sequence[str | None], new: str, create: bool) -> s
     value = _loaded(text)
     if not isinstance(value, (dict, list)):
         raise ScalarError("22023", "cannot set path in scalar")
+    if not value and not create:
+        return text
     return dump(_changed(value, list(path), (_loaded(new),), create)) if path else text
 
 

@@ -181,10 +181,12 @@ def _quotient_scale(x: Decimal, y: Decimal) -> int:
 
 def remainder(a: str, b: str) -> str:
     x, y = _value(a), _value(b)
-    if x.is_nan() or y.is_nan() or x.is_infinite():
+    if x.is_nan() or y.is_nan():
         return "NaN"
     if y.is_zero():
         raise ScalarError("22012", "division by zero")
+    if x.is_infinite():
+        return "NaN"
     if y.is_infinite():
         return _text(x, _scale(x))
     return _text(_CONTEXT.remainder(x, y), max(_scale(x), _scale(y)))
@@ -295,9 +297,7 @@ def sums_variance(count: int, total: str, squares: str, is_sample: bool, is_root
     return _variance_of_sums(count, sum_x, _value(squares), _scale(sum_x), is_sample, is_root)
 
 
-def _variance_of_sums(
-    count: int, sum_x: Decimal, sum_x2: Decimal, scale: int, is_sample: bool, is_root: bool
-) -> str:
+def _variance_of_sums(count: int, sum_x: Decimal, sum_x2: Decimal, scale: int, is_sample: bool, is_root: bool) -> str:
     above = _CONTEXT.subtract(_CONTEXT.multiply(Decimal(count), sum_x2), _CONTEXT.multiply(sum_x, sum_x))
     if above <= 0:
         return "0"

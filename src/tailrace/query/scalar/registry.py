@@ -189,7 +189,9 @@ def register(connection: Any) -> None:
             )
             if result in _COPIES:
                 given = ", ".join("abcde"[: len(parameters)])
-                connection.execute(f"CREATE MACRO pg.main.pg_{name}({given}) AS py_{name}({given}) || {_COPIES[result]}")
+                connection.execute(
+                    f"CREATE MACRO pg.main.pg_{name}({given}) AS py_{name}({given}) || {_COPIES[result]}"
+                )
 
 
 def _by_column(

@@ -143,6 +143,8 @@ _MONEY: Final = re.compile(r"\s*(-|\()?\s*\$?\s*(-)?([0-9][0-9,]*(?:\.[0-9]*)?|\
 
 def parse_money(text: str) -> Decimal:
     found = _MONEY.fullmatch(text)
+    if found is None and not re.search("[A-Za-z]", text):
+        raise ScalarError("0A000", f'the money "{text}" is not supported')
     if found is None:
         raise invalid_text("money", text)
     value = Decimal(found[3].replace(",", "")).quantize(Decimal("0.01"), "ROUND_HALF_UP")

@@ -12,7 +12,7 @@ from tailrace.query.sql.comparison import equality_key, is_plain, order_key
 from tailrace.query.sql.pg_type import FLOAT8, INT4, INT8, NUMERIC, array_of
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import Typed, numeric_text, output_text, representation
+from tailrace.query.sql.typed import MAX_DIGITS, Typed, numeric_text, output_text, representation
 from tailrace.types import numeric_modifier
 
 _STATISTICS: Final = {
@@ -141,7 +141,7 @@ def _sum(call: Call) -> Typed:
                 raise refuse("sum(DISTINCT real)")
             return Typed(f"pg_single_sum({call.numbers(value.sql)})", pg_type.FLOAT4)
         case "money":
-            return Typed(f"CAST({call.plain('system.main.sum', value.sql)} AS DECIMAL(19, 2))", value.type)
+            return Typed(f"pg_money({call.plain('system.main.sum', value.sql)})", value.type)
         case "interval":
             if call.distinct:
                 raise refuse("sum(DISTINCT interval)")
@@ -227,7 +227,8 @@ def _statistic(call: Call) -> Typed:
     if call.distinct:
         raise refuse(f"{call.name}(DISTINCT …)")
     if value.name in ("int2", "int4") or (value.scale is not None and _has_few_digits(value)):
-        digits = f"CAST({value.sql} AS DECIMAL({_FEW_DIGITS}, {value.scale or 0}))"
+        # With 38 digits, because DuckDB multiplies shorter decimals in 64 bits.
+        digits = f"CAST({value.sql} AS DECIMAL({MAX_DIGITS}, {value.scale or 0}))"
         total, squares = (
             f"CAST({call.plain('system.main.sum', part)} AS VARCHAR)" for part in (digits, f"{digits} * {digits}")
         )
@@ -317,5 +318,8 @@ def window(name: str, arguments: Sequence[Typed], over: str) -> Typed:
     if name in ("lag", "lead", "first_value", "last_value", "nth_value"):
         value = arguments[0]
         given = [value.sql, *[a.sql for a in arguments[1:]]]
+        if name == "nth_value":
+            failed = "error('[22016] argument of nth_value must be greater than zero')"
+            given[1] = f"CASE WHEN {given[1]} <= 0 THEN {failed} ELSE {given[1]} END"
         return _result(value, f"{name}({', '.join(given)}) OVER {over}")
     raise refuse(f"window function {name}")

@@ -436,7 +436,8 @@ def _no_cast(source: Type, target: Type) -> QueryError:
 
 
 def _from_text(value: Typed, target: Type) -> Typed:
-    text = cast_text(value)
+    # Conversions other than to texts see the blanks of char(n).
+    text = value.sql if value.name == "bpchar" else cast_text(value)
     if target.element is not None:
         texts = f"pg_array_plain_elements({text})"
         return Typed(from_texts(texts, base_type(target.element)), target, is_list=True)
@@ -542,12 +543,14 @@ def _make_casts() -> dict[tuple[str, str], Conversion]:
     found["float8", "float4"] = _native("float4", "pg_double_to_single({})")
     found["float8", "numeric"] = _to_numeric("pg_numeric_from_double")
     found["float4", "numeric"] = lambda v: Typed(f"pg_numeric_from_single(CAST({v.sql} AS DOUBLE))", pg_type.NUMERIC)
-    found["int4", "char"] = found["char", "int4"] = _refused
+    for a in ("int4", "text", "varchar", "bpchar", "name"):
+        found[a, "char"] = _refused
+    found["char", "int4"] = _refused
     found["bool", "int4"] = _native("int4")
     found["int4", "bool"] = _native("bool", "({} <> 0)")
     found["money", "numeric"] = lambda v: Typed(v.sql, pg_type.NUMERIC, scale=2)
     found["numeric", "money"] = lambda v: Typed(
-        f"CAST({f'pg_numeric_fit({v.sql}, 19, 2)' if v.scale is None else v.sql} AS DECIMAL(19, 2))",
+        f"pg_money(CAST({f'pg_numeric_fit({v.sql}, 19, 2)' if v.scale is None else v.sql} AS DECIMAL(19, 2)))",
         pg_type.built_in("money"),
     )
     for a in ("int4", "int8"):

@@ -13,7 +13,7 @@ from tailrace.query.sql.cast import apply_modifier, as_element, convert, decimal
 from tailrace.query.sql.comparison import OPERATORS, compare, equality_key, is_distinct, order_key
 from tailrace.query.sql.pg_type import BOOL, INT4, INT8, TEXT, UNKNOWN, array_of, base_type, common_type
 from tailrace.query.sql.scope import Scope
-from tailrace.query.sql.signature import functions, resolve_function, resolve_operator
+from tailrace.query.sql.signature import can_coerce, functions, resolve_function, resolve_operator
 from tailrace.query.sql.syntax import Node, fingerprint, names, refuse, unwrap
 from tailrace.query.sql.typed import (
     REG,
@@ -558,10 +558,10 @@ class Expressions:
         return Typed(parse_sql(text, pg_type.FLOAT8), pg_type.FLOAT8)
 
     def _json_subscript(self, value: Typed, steps: list[Node], scope: Scope) -> Typed:
-        for step in steps:
-            key = self.translate(step["uidx"], scope)
-            value = self.binary("->", value, key)
-        return value
+        if any(step.get("is_slice") for step in steps):
+            raise refuse("a slice of jsonb")
+        keys = [convert(self.value(step["uidx"], scope), TEXT, is_explicit=True).sql for step in steps]
+        return Typed(f"pg_jsonb_path({value.sql}, CAST([{', '.join(keys)}] AS VARCHAR[]))", value.type)
 
     def _place(self, node: Node | None, scope: Scope) -> str:
         if node is None:
@@ -577,9 +577,13 @@ class Expressions:
             high = f"len({value.sql})" if last == "NULL" else f"least({last}, len({value.sql}))"
             part = f"({value.sql})[{low}:{high}]"
             sql = f"CASE WHEN {value.sql} IS NULL THEN NULL WHEN {low} > {high} THEN [] ELSE {part} END"
-            return replace(value, sql=sql, is_constant=False)
-        given = ", ".join(f"CAST({p} AS INTEGER)" for p in (first, last))
-        return replace(value, sql=f"pg_array_slice_text({value.sql}, {given})", is_constant=False)
+        else:
+            given = ", ".join(f"CAST({p} AS INTEGER)" for p in (first, last))
+            sql = f"pg_array_slice_text({value.sql}, {given})"
+        # A bound that is NULL gives NULL; a missing one is the array's own.
+        if tests := [f"{p} IS NULL" for p, key in ((first, "lidx"), (last, "uidx")) if key in steps[0]]:
+            sql = f"CASE WHEN NOT ({' OR '.join(tests)}) THEN {sql} END"
+        return replace(value, sql=sql, is_constant=False)
 
     # Functions
 
@@ -609,7 +613,11 @@ class Expressions:
         parts = dict.fromkeys(order, "0")
         for place, (argument, value) in enumerate(zip(given, arguments, strict=True)):
             word = argument["NamedArgExpr"]["name"] if "NamedArgExpr" in argument else order[place]
-            parts[word] = convert(value, pg_type.FLOAT8 if word == "secs" else INT4).sql
+            type_ = pg_type.FLOAT8 if word == "secs" else INT4
+            if not can_coerce(value.type, type_):
+                given_type = pg_type.display_name(value.type)
+                raise QueryError("42883", f"function make_interval({word} => {given_type}) does not exist")
+            parts[word] = convert(value, type_).sql
         rendering: Any = function.FUNCTIONS["make_interval()"]
         return rendering([Typed(parts[word], INT4) for word in order], pg_type.INTERVAL)  # type: ignore[no-any-return]
 
@@ -729,6 +737,8 @@ class Expressions:
             word = "ORDER BY" if node.get("agg_order") else "DISTINCT"
             raise refuse(f"{word} in an aggregate with OVER", "PostgreSQL does not allow it either.")
         order = self._queries.order_items(node["agg_order"], inside) if "agg_order" in node else ""
+        if not order and not over and not node.get("agg_distinct") and len(scope.items) == 1:
+            order = scope.items[0].order
         if node.get("agg_star"):
             return aggregate.render(
                 aggregate.Call("count", [], resolve_function("count", []), filter=filter_, over=over)
@@ -792,7 +802,9 @@ class Expressions:
             value = query.resolved()[0].value
             if value.base.element is not None:
                 raise refuse("ARRAY of arrays")
-            sql = f"(SELECT coalesce(list(_c1), []) FROM ({query.sql(as_elements=True)}) AS _array)"
+            text, order = query.sorted_sql(as_elements=True)
+            items = f"list(_c1 ORDER BY {', '.join(order)})" if order else "list(_c1)"
+            sql = f"(SELECT coalesce({items}, []) FROM ({text}) AS _array)"
             return Typed(f"CAST({sql} AS {_list_type(value)})", array_of(value.base), is_list=True)
         if kind in ("ANY_SUBLINK", "ALL_SUBLINK"):
             return self._in_subquery(node, query, scope)

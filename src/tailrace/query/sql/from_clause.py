@@ -30,20 +30,21 @@ class FromClause:
     def __init__(self, queries: QueryTranslator) -> None:
         self._queries = queries
 
-    def item(self, node: Node, scope: Scope) -> FromItem:
+    def item(self, node: Node, scope: Scope, is_ordered: bool = False) -> FromItem:
+        """An item of FROM. With `is_ordered`, the order of its rows matters."""
         tag, fields = unwrap(node)
         match tag:
             case "RangeVar":
-                return self._table(fields)
+                return self._table(fields, is_ordered)
             case "RangeSubselect":
-                return self._subselect(fields, scope)
+                return self._subselect(fields, scope, is_ordered)
             case "JoinExpr":
                 return self._join(fields, scope)
             case "RangeFunction":
                 return self._function(fields, scope)
         raise refuse({"RangeTableSample": "TABLESAMPLE"}.get(tag, tag))
 
-    def _table(self, fields: Node) -> FromItem:
+    def _table(self, fields: Node, is_ordered: bool) -> FromItem:
         name, schema = fields["relname"], fields.get("schemaname")
         alias_node = fields.get("alias", {})
         alias = self._queries.alias()
@@ -51,6 +52,8 @@ class FromClause:
         common = None
         if schema is None:
             common = self._queries.common_table(name)
+        if common is not None and common.is_sorted and is_ordered:
+            raise refuse("an aggregate over the order of this query", "Write ORDER BY inside the aggregate.")
         if common is not None:
             sql = f"{common.sql} AS {alias}"
             given = [NamedColumn(c.name, c.value.in_column(f"{alias}._c{n}")) for n, c in enumerate(common.columns, 1)]
@@ -68,7 +71,7 @@ class FromClause:
         table = TableName(shown, columns, None if "aliasname" in alias_node else table_schema, key)
         return FromItem(sql, (table,), columns)
 
-    def _subselect(self, fields: Node, scope: Scope) -> FromItem:
+    def _subselect(self, fields: Node, scope: Scope, is_ordered: bool) -> FromItem:
         parent = scope if fields.get("lateral") else scope.parent
         query = self._queries.query(fields["subquery"], parent)
         alias = self._queries.alias()
@@ -76,9 +79,12 @@ class FromClause:
         given = [NamedColumn(c.name, c.value.in_column(f"{alias}._c{n}")) for n, c in enumerate(query.resolved(), 1)]
         columns = tuple(renamed(given, names(alias_node.get("colnames", []))))
         outputs = ", ".join(f"_c{n}" for n in range(1, max(len(given), 1) + 1))
-        sql = f"{'LATERAL ' if fields.get('lateral') else ''}({query.sql()}) AS {alias}({outputs})"
+        text, order = query.sorted_sql() if is_ordered else (query.sql(), [])
+        if is_ordered and not order and "sortClause" in unwrap(fields["subquery"])[1]:
+            raise refuse("an aggregate over the order of this subquery", "Write ORDER BY inside the aggregate.")
+        sql = f"{'LATERAL ' if fields.get('lateral') else ''}({text}) AS {alias}({outputs})"
         tables = (TableName(alias_node["aliasname"], columns),) if alias_node else ()
-        return FromItem(sql, tables, columns)
+        return FromItem(sql, tables, columns, order=", ".join(f"{alias}.{item}" for item in order))
 
     def _join(self, fields: Node, scope: Scope) -> FromItem:
         left = self.item(fields["larg"], scope)
@@ -173,7 +179,9 @@ class FromClause:
             value = self._queries.expressions.value(call, around)
             return self._scalar_item(value, name, alias, alias_node, aliases)
         if name == "unnest" and len(arguments) > 1:
-            raise refuse("unnest of several arrays", "Unnest one array, and use the others' elements at its ordinality.")
+            raise refuse(
+                "unnest of several arrays", "Unnest one array, and use the others' elements at its ordinality."
+            )
         resolved = resolve_function(name, [a.type for a in arguments])
         made = [convert(a, t) for a, t in zip(arguments, resolved.arguments, strict=True)]
         lists = set_function.lists(resolved, made)

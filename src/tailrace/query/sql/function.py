@@ -167,7 +167,7 @@ def _format(arguments: Sequence[Typed], result: Type) -> Typed:
             if kind not in ("%s", "%I", "%L") or place >= len(arguments):
                 raise refuse(f"{kind} in format()", "Use %s, %I and %L, with a value for each.")
             value = output_text(arguments[place])
-            parts.append({"%s": "{}", "%I": _NAME, "%L": "coalesce(quote_literal({}), 'NULL')"}[kind].format(value))
+            parts.append({"%s": "{}", "%I": _NAME, "%L": "coalesce(pg_quote_literal({}), 'NULL')"}[kind].format(value))
             place += 1
     return Typed(f"concat({', '.join(parts) or repr('')})", result)
 
@@ -259,6 +259,18 @@ def _build(function: str, is_object: bool) -> Rendering:
     return render
 
 
+def _utf8(template: str) -> Rendering:
+    """A conversion between text and bytes, whose encoding must be UTF-8."""
+
+    def render(arguments: Sequence[Typed], result: Type) -> Typed:
+        encoding = constant_text(arguments[1], "an encoding")
+        if encoding.lower().replace("-", "") not in ("utf8", "unicode"):
+            raise refuse(f"the encoding {encoding}", "Use UTF8.")
+        return Typed(template.format(arguments[0].sql), result)
+
+    return render
+
+
 def _pad(name: str) -> str:
     return f"{name}({{0}}, {{1}}, {{2}})"
 
@@ -284,7 +296,7 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "bit_length(text)": "8 * strlen({0})",
     "bit_length(bytea)": "8 * octet_length({0})",
     "lower(text)": "lower({0})",
-    "upper(text)": "upper({0})",
+    "upper(text)": "pg_upper({0})",
     "initcap(text)": _ASCII_ONLY.format("{0}", "initcap", "initcap({0})"),
     "reverse(text)": _ASCII_ONLY.format("{0}", "reverse", "reverse({0})"),
     "substring(text,int4)": "substring({0}, {1})",
@@ -329,8 +341,8 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "string_to_array(text,text)": lambda a, r: Typed(f"pg_string_to_array({a[0].sql}, {a[1].sql})", r, is_list=True),
     "encode(bytea,text)": "pg_bytes_encode({0}, {1})",
     "decode(text,text)": "pg_bytes_decode({0}, {1})",
-    "convert_to(text,name)": "encode({0})",
-    "convert_from(bytea,name)": "decode({0})",
+    "convert_to(text,name)": _utf8("encode({})"),
+    "convert_from(bytea,name)": _utf8("pg_decode({})"),
     "regexp_replace(text,text,text)": _regexp_replace,
     "regexp_replace(text,text,text,text)": _regexp_replace,
     "regexp_match(text,text)": _regexp_match,
@@ -374,8 +386,8 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "power(float8,float8)": "pg_power({0}, {1})",
     "pow(float8,float8)": "pg_power({0}, {1})",
     "pi()": "pi()",
-    "degrees(float8)": "degrees({0})",
-    "radians(float8)": "radians({0})",
+    "degrees(float8)": "pg_float_divide({0}, 0.017453292519943295::DOUBLE)",
+    "radians(float8)": "pg_float_multiply({0}, 0.017453292519943295::DOUBLE)",
     "random()": "random()",
     "gcd(int4,int4)": "gcd({0}, {1})",
     "gcd(int8,int8)": "gcd({0}, {1})",
@@ -442,7 +454,8 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "array_to_string(anyarray,text,text)": _array_to_string,
     "array_position(anycompatiblearray,anycompatible)": _element_search("list_position({0}, {1})"),
     "array_remove(anycompatiblearray,anycompatible)": _element_search(
-        "list_transform(list_filter(list_zip({2}, {0}), lambda p: p[2] IS DISTINCT FROM {1}), lambda p: p[1])"
+        "CASE WHEN {2} IS NOT NULL THEN"
+        " list_transform(list_filter(list_zip({2}, {0}), lambda p: p[2] IS DISTINCT FROM {1}), lambda p: p[1]) END"
     ),
     # Ranges
     "lower(anyrange)": _range_bound("pg_range_lower"),

@@ -159,11 +159,11 @@ def _make_binary() -> dict[str, Rendering]:
     found["*(interval,float8)"] = "pg_interval_multiply({0}, {1})"
     found["*(float8,interval)"] = "pg_interval_multiply({1}, {0})"
     # Money
-    found["+(money,money)"] = "CAST({0} + {1} AS DECIMAL(19, 2))"
-    found["-(money,money)"] = "CAST({0} - {1} AS DECIMAL(19, 2))"
+    found["+(money,money)"] = "pg_money({0} + {1})"
+    found["-(money,money)"] = "pg_money({0} - {1})"
     for a in order:
-        found[f"*(money,{a})"] = "CAST({0} * {1} AS DECIMAL(19, 2))"
-        found[f"*({a},money)"] = "CAST({0} * {1} AS DECIMAL(19, 2))"
+        found[f"*(money,{a})"] = "pg_money({0} * {1})"
+        found[f"*({a},money)"] = "pg_money({0} * {1})"
     # Text
     found["||(text,text)"] = "({0} || {1})"
     found["||(anynonarray,text)"] = lambda a, b: Typed(f"({cast_text(a)} || {b.sql})", pg_type.TEXT)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from typing import Final
 
 from tailrace.query.query_error import QueryError
 from tailrace.query.sql.syntax import refuse
 
-_WORD: Final = r"\p{L}\p{Nl}0-9_"
+
+def _letters() -> dict[str, str]:
+    """The classes of PostgreSQL's builtin locale C.UTF-8 as ranges of code points, in RE2's syntax."""
+    found = {}
+    for line in files(__package__).joinpath("letter_classes.txt").read_text("utf-8").splitlines():
+        name, *ranges = line.split(" ")
+        found[name] = "".join(["-".join([f"\\x{{{end}}}" for end in one.split("-")]) for one in ranges])
+    return found
+
+
+_LETTERS: Final = _letters()
 _SPACE: Final = r"\t\n\v\f\r \x{85}\p{Z}"
-_CLASSES: Final = {"w": _WORD, "s": _SPACE, "d": "0-9"}
+_CLASSES: Final = {"w": _LETTERS["alpha"] + "0-9_", "s": _SPACE, "d": "0-9"}
 _POSIX: Final = {
-    "alpha": r"\p{L}\p{Nl}", "digit": "0-9", "alnum": r"\p{L}\p{Nl}0-9", "upper": r"\p{Lu}", "lower": r"\p{Ll}",
-    "space": _SPACE, "xdigit": "0-9A-Fa-f", "punct": r"!-/:-@\[-`{-~",
+    **_LETTERS, "digit": "0-9", "alnum": _LETTERS["alpha"] + "0-9", "space": _SPACE, "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
 _HINT: Final = "Use LIKE, position or a simpler expression."
 
@@ -69,7 +79,9 @@ def group_count(pattern: str) -> int:
 def _for_python(pattern: str) -> re.Pattern[str]:
     """A translated expression as Python reads it: with the same groups, but other classes of letters."""
     try:
-        return re.compile(re.sub(r"\\p\{\w+\}|\\x\{\w+\}|\\v", "a", pattern).replace("\\z", "\\Z"))
+        return re.compile(
+            re.sub(r"\\x\{\w+\}-\\x\{\w+\}|\\p\{\w+\}|\\x\{\w+\}|\\v", "a", pattern).replace("\\z", "\\Z")
+        )
     except re.error as error:
         raise QueryError("2201B", f"invalid regular expression: {error}") from None
 

@@ -38,6 +38,8 @@ class FromItem:
     """What `*` and names without a table see. JOIN … USING has each shared column once."""
     scalar: str | None = None
     """The alias of a function that returns one column: the alias alone means the value."""
+    order: str = ""
+    """The order of the rows, where an aggregate depends on it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class CommonTable:
 
     sql: str
     columns: tuple[NamedColumn, ...]
+    is_sorted: bool = False
 
 
 @dataclass

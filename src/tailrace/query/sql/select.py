@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -32,6 +33,8 @@ class Query:
     """The SQL, given the select list in its final types."""
     prefix: str = ""
     """WITH …"""
+    sort_keys: Sequence[str] = ()
+    """The items of ORDER BY, if `build` accepts their keys as further columns."""
 
     def typed(self) -> list[Typed]:
         """The select list with known types: a literal without a type is a text."""
@@ -49,6 +52,22 @@ class Query:
         if as_elements:
             values = [replace(v, sql=as_element(v)) for v in values]
         return self.prefix + self.build(values)
+
+    def sorted_sql(self, as_elements: bool = False) -> tuple[str, list[str]]:
+        """The SQL with the keys of ORDER BY as further columns, and an ORDER BY for a list of the rows.
+
+        DuckDB's aggregates ignore the order of the rows of a subquery, which PostgreSQL's see."""
+        if not self.sort_keys:
+            return self.sql(as_elements), []
+        keys, order = [], []
+        for number, item in enumerate(self.sort_keys, len(self.columns) + 1):
+            key, direction, nulls = re.fullmatch(r"(.*) (ASC|DESC) (NULLS \w+)", item, re.DOTALL).groups()  # type: ignore[union-attr]
+            keys.append(Typed(key, TEXT))
+            order.append(f"_c{number} {direction} {nulls}")
+        values = self.typed()
+        if as_elements:
+            values = [replace(v, sql=as_element(v)) for v in values]
+        return self.prefix + self.build([*values, *keys]), order
 
 
 @dataclass
@@ -107,7 +126,8 @@ class QueryTranslator:
             if query is None:
                 query = self.query(cte["ctequery"], parent)
             columns = renamed(query.resolved(), aliases)
-            self._common[-1][name] = CommonTable(alias, tuple(columns))
+            is_sorted = "sortClause" in unwrap(cte["ctequery"])[1]
+            self._common[-1][name] = CommonTable(alias, tuple(columns), is_sorted)
             hint = {"CTEMaterializeAlways": "MATERIALIZED ", "CTEMaterializeNever": "NOT MATERIALIZED "}.get(
                 cte.get("ctematerialized", ""), ""
             )
@@ -246,8 +266,10 @@ class QueryTranslator:
 
     def _select(self, select: Node, parent: Scope | None) -> Query:
         scope = Scope(parent)
-        for item in select.get("fromClause", []):
-            scope.items.append(self._from_clause.item(item, scope))
+        sources = select.get("fromClause", [])
+        is_ordered = len(sources) == 1 and _sees_order([select.get("targetList"), select.get("havingClause")])
+        for item in sources:
+            scope.items.append(self._from_clause.item(item, scope, is_ordered))
         where = self.expressions.condition(select["whereClause"], scope, "WHERE") if "whereClause" in select else ""
         targets = self._target_nodes(select.get("targetList", []), scope)
         grouping = self._group_by(select, scope, targets)
@@ -256,7 +278,9 @@ class QueryTranslator:
             scope.windows[definition["name"]] = definition
         having = self.expressions.condition(select["havingClause"], scope, "HAVING") if "havingClause" in select else ""
         columns = [
-            NamedColumn(name, self.expressions.translate(node, scope) if isinstance(node, dict) else scope.grouped(node))
+            NamedColumn(
+                name, self.expressions.translate(node, scope) if isinstance(node, dict) else scope.grouped(node)
+            )
             for name, node in targets
         ]
         for column in columns:
@@ -308,7 +332,8 @@ class QueryTranslator:
             outputs = ", ".join(f"{v.sql} AS _c{n}" for n, v in enumerate(values, 1))
             return f"{head}{outputs or 'NULL AS _c1'}{middle}{tail}"
 
-        return Query(columns, build)
+        sort_keys = () if distinct is not None or has_sets or not columns else order
+        return Query(columns, build, sort_keys=sort_keys)
 
     def _distinct(
         self,
@@ -554,6 +579,21 @@ def _sort_item(key: str, sort: Node) -> str:
         sort.get("sortby_nulls", ""), "FIRST" if is_descending else "LAST"
     )
     return f"{key} {'DESC' if is_descending else 'ASC'} NULLS {nulls}"
+
+
+_ORDERED_AGGREGATES: Final = frozenset(
+    ("array_agg", "string_agg", "json_agg", "jsonb_agg", "json_object_agg", "jsonb_object_agg", "xmlagg")
+)
+
+
+def _sees_order(node: Any) -> bool:
+    """Whether an aggregate in an expression depends on the order of the rows, and does not state it itself."""
+    if isinstance(node, dict):
+        call = node.get("FuncCall", {})
+        if call and names(call["funcname"])[-1] in _ORDERED_AGGREGATES and "agg_order" not in call:
+            return True
+        return any(_sees_order(value) for key, value in node.items() if key != "subselect")
+    return isinstance(node, list) and any(map(_sees_order, node))
 
 
 def _mentions(node: Any, name: str) -> bool:

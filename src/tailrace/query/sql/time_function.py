@@ -29,7 +29,10 @@ def strptime(cast: str) -> Callable[[Sequence[Typed], Type], Typed]:
     def render(arguments: Sequence[Typed], result: Type) -> Typed:
         if is_null_constant(arguments[1]):
             return Typed(f"CAST(NULL AS {representation(result)})", result)
-        pattern = strptime_format(constant_text(arguments[1], "a template"))
+        template = constant_text(arguments[1], "a template")
+        pattern = strptime_format(template)
+        if not re.search("%[Yy]", pattern):
+            raise refuse(f"the template {template}, which has no year")
         text, found = arguments[0].sql, f"try_strptime({arguments[0].sql}, {sql_literal(pattern)})"
         if "%y" in pattern:
             # The two digits 69 mean 2069 in PostgreSQL, and 1969 in DuckDB.
@@ -85,7 +88,7 @@ def _field(field: str, value: Typed) -> tuple[str, int]:
     """A field of a date, time or interval as a decimal, and its scale."""
     name = value.name
     sql = f"CAST({value.sql} AS TIMESTAMP)" if name == "timestamptz" else value.sql
-    if name == "interval" and field in ("dow", "isodow", "doy", "week", "isoyear", "weeks"):
+    if name == "interval" and field in ("dow", "isodow", "doy", "week", "isoyear", "weeks", "quarter"):
         raise refuse(f'unit "{field}" for type interval')
     if name == "date" and field in _TIME_FIELDS:
         raise refuse(f'unit "{field}" for type date')
@@ -142,6 +145,9 @@ def timezone(arguments: Sequence[Typed], result: Type) -> Typed:
     return Typed(f"timezone({sql_literal(zone)}, {arguments[1].sql})", result)
 
 
+_YEARS: Final = {"century": 100, "millennium": 1000}
+
+
 def date_trunc(arguments: Sequence[Typed], result: Type) -> Typed:
     field = constant_text(arguments[0], "a field of date_trunc").lower()
     if field not in (
@@ -166,7 +172,13 @@ def date_trunc(arguments: Sequence[Typed], result: Type) -> Typed:
             raise refuse(f"date_trunc({field}) of an interval")
         return Typed(f"system.main.date_trunc('{field}', {value.sql})", result)
     inner = f"CAST({value.sql} AS TIMESTAMP)" if value.name == "timestamptz" else value.sql
-    return Typed(f"CAST(system.main.date_trunc('{field}', {inner}) AS {representation(result)})", result)
+    if field in _YEARS:
+        return Typed(f"CAST(pg_truncate_year({inner}, {_YEARS[field]}) AS {representation(result)})", result)
+    found = f"system.main.date_trunc('{field}', {inner})"
+    if field == "decade":
+        early = "error('[0A000] date_trunc of years before Christ is not supported')"
+        found = f"CASE WHEN isfinite({inner}) AND {inner} < TIMESTAMP '0001-01-01' THEN {early} ELSE {found} END"
+    return Typed(f"CAST({found} AS {representation(result)})", result)
 
 
 def date_bin(arguments: Sequence[Typed], result: Type) -> Typed:

@@ -79,6 +79,9 @@ def wire(value: Typed, binary: bool) -> tuple[Typed, WireType]:
     base, name = value.base, value.name
     size = pg_type.size(base)
     own = WireType(base.oid or TEXT, size, value.modifier)
+    if name == "interval":
+        # Arrow has nanoseconds, which overflow.
+        return value.with_sql(f"pg_short_interval({value.sql})"), own
     if name in _NATIVE:
         return value, own
     if name == "numeric":
