@@ -305,3 +305,28 @@ SELECT -9223372036854775808, -2147483648, -2147483649
 SELECT count(*), string_agg(word, ',' ORDER BY word) FROM pg_get_keywords() WHERE catcode = 'R'
 SELECT count(*) FROM (VALUES (interval '1 mon -1 days'), ('29 days')) v(x) GROUP BY x
 SELECT timestamp '1999-12-31 23:59:58.5'::timestamp(0), timestamp '2001-01-01 00:00:00.5'::timestamp(0)
+SELECT coalesce(jb->>'b', 'a text of more than twelve bytes'), coalesce(jb::text, 'none'), coalesce(j->>'a', u::text) FROM kinds ORDER BY id
+SELECT row_to_json(k) FROM kinds k ORDER BY id
+SELECT to_jsonb(k) FROM kinds k ORDER BY id
+SELECT array_agg(x) = array_agg(x ORDER BY x DESC) FROM (SELECT g AS x FROM generate_series(1, 400000) g ORDER BY g DESC) s
+SELECT md5(string_agg(h, ',')), k FROM (SELECT g % 3 AS k, md5(g::text) h FROM generate_series(1, 100000) g ORDER BY md5(g::text)) s GROUP BY k ORDER BY k
+SELECT (ARRAY(SELECT g FROM generate_series(1, 300000) g ORDER BY md5(g::text)))[1:4]
+SELECT (1, NULL) IN (SELECT 1, NULL::int), (1, NULL) IN (SELECT 2, NULL::int), (1, NULL) NOT IN (SELECT 2, NULL::int), (1, 2) IN (SELECT 1, NULL::int)
+SELECT id FROM kinds WHERE (i4, b) IN (SELECT i4, b FROM kinds) ORDER BY id
+SELECT count(*) FROM generate_series(1, 100000) g WHERE (g, g + 1) IN (SELECT g, g + 1 FROM generate_series(1, 100000) g)
+SELECT c.id, c.name, count(*), max(o.amount) FROM customers c JOIN orders o ON o.customer = c.id GROUP BY c.id ORDER BY c.score DESC LIMIT 3
+SELECT c.*, count(*) FROM customers c JOIN orders o ON o.customer = c.id GROUP BY c.id HAVING c.region = 'EU' ORDER BY c.id LIMIT 3
+SELECT date_trunc('century', d), date_trunc('millennium', ts), date_trunc('decade', tz) FROM kinds WHERE id = 1
+SELECT interval '1' day, interval '2' month, interval '-3' hour, interval '1.5' second, interval 'P1Y2M3DT4H5M6.5S', interval 'P2W', date '2024-01-31' + interval '1' month
+SELECT to_date('69-01-01', 'YY-MM-DD'), to_date('68-01-01', 'YY-MM-DD'), to_date('70-01-01', 'YY-MM-DD'), make_date(-44, 3, 15)
+SELECT overlay('abcdef' placing 'X' from 3 for -1), overlay('abc' placing 'x' from 2 for -9), rpad('abc', 2, ''), substring('abc', 3, 2147483647), split_part(NULL, '', 4)
+SELECT upper('straße'), lower('ẞ'), 'K' ~* 'k', 'ſ' ~* 's', 'ab' ~* '[A-B]+', 'é' ~* 'É', '☃' ~ '[[:punct:]]', 'ि' ~ '\w'
+SELECT regexp_replace('a1b22', '[0-9]+', '-', 'g'), 'a.b' SIMILAR TO 'a.b', 'axb' SIMILAR TO 'a.b', 'a1' SIMILAR TO 'a\d'
+SELECT percentile_cont(0.333) WITHIN GROUP (ORDER BY score DESC), percentile_cont(0.05) WITHIN GROUP (ORDER BY score), percentile_cont(0.777) WITHIN GROUP (ORDER BY amount DESC) FROM customers JOIN orders USING (id)
+SELECT stddev(id), var_pop(amount), stddev_samp(quantity), variance(i4), stddev_pop(i2) FROM orders LEFT JOIN kinds USING (id)
+SELECT '1.00000005960464477540'::float4::float8, 1.00000005960464477540::float4::float8, degrees(0.1::float8), radians(90::float8), (-9223372036854775808)::int8 % -1
+SELECT x[NULL:2], x[1:NULL], array_remove(NULL::int[], 1), '{"a": 1}'::jsonb #> '{+1}', '[1, 2]'::jsonb #> '{+1}', ('5'::jsonb)[0], '[]'::jsonb #- '{a,b}', '"\\u0000"'::jsonb FROM (SELECT ARRAY[1, 2, 3] AS x) t
+SELECT '::1.2.3.4'::inet, network('::1.2.3.4/120'::inet), 'a'::char(3)::bytea, format('%L', 'a\b'), json_build_object('t', 'infinity'::timestamptz, 'b', timestamptz '0044-03-15 12:00+00 BC')
+SELECT FROM customers WHERE id < 3
+SELECT count(*) FROM (SELECT FROM customers) t
+SELECT to_timestamp('Infinity'::float8), nth_value(id, 2) OVER (ORDER BY id), exp(-10::float8), power(2, -1074) FROM customers ORDER BY id LIMIT 2

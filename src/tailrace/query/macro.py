@@ -6,6 +6,7 @@ They precede DuckDB's own on the search path, so a macro replaces a function of 
 from __future__ import annotations
 
 from importlib.resources import files
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -167,12 +168,15 @@ _MACROS: Final = (
     "pg_exact_text(a) AS CASE WHEN isfinite(a) THEN printf('%.40f', a) ELSE CAST(a AS VARCHAR) END",
     "pg_label_position(labels, a) AS CASE WHEN a IS NULL THEN NULL ELSE coalesce(list_position(labels, a),"
     " error('[0A000] the order of a label that was added to the enum later is not known')) END",
-    "pg_substring(a, s, n) AS CASE WHEN n < 0 AND a IS NOT NULL AND s IS NOT NULL THEN error('[22011] negative substring length not allowed')"
+    "pg_substring(a, s, n) AS CASE WHEN n < 0 AND a IS NOT NULL AND s IS NOT NULL THEN"
+    " error('[22011] negative substring length not allowed')"
     " ELSE substring(a, s, n) END",
-    "pg_overlay_part(a, b, s, n) AS CASE WHEN s <= 0 AND (a || b) IS NOT NULL AND n IS NOT NULL THEN error('[22011] negative substring length not allowed')"
+    "pg_overlay_part(a, b, s, n) AS CASE WHEN s <= 0 AND (a || b) IS NOT NULL AND n IS NOT NULL THEN"
+    " error('[22011] negative substring length not allowed')"
     " ELSE substring(a, 1, s - 1) || b || substring(a, s + n) END",
-    "pg_split_part(a, d, n) AS CASE WHEN n = 0 AND a IS NOT NULL AND d IS NOT NULL THEN error('[22023] field position must not be zero')"
-    " WHEN d = '' THEN CASE WHEN n IN (1, -1) THEN a ELSE '' END ELSE split_part(a, d, n) END",
+    "pg_split_part(a, d, n) AS CASE WHEN n = 0 AND a IS NOT NULL AND d IS NOT NULL THEN"
+    " error('[22023] field position must not be zero')"
+    " WHEN d = '' THEN CASE WHEN n IN (1, -1) THEN a WHEN a IS NOT NULL THEN '' END ELSE split_part(a, d, n) END",
     "pg_string_to_array(a, d) AS CASE WHEN a IS NULL THEN NULL WHEN a = '' THEN [] WHEN d IS NULL THEN"
     " regexp_extract_all(a, '(?s:.)') WHEN d = '' THEN [a] ELSE string_split(a, d) END",
     "pg_quote_literal(a) AS CASE WHEN contains(a, chr(92)) THEN"
@@ -236,7 +240,11 @@ _MACROS: Final = (
     "pg_is_wal_replay_paused() AS false",
     "pg_stat_get_numscans(a) AS NULL::BIGINT",
     'pg_identifier_parts(a) AS list_transform(regexp_extract_all(a, \'"(?:[^"]|"")+"|[^."]+\'), lambda part: CASE WHEN'
-    " part[1] = '\"' THEN replace(part[2:-2], '\"\"', '\"') ELSE translate(trim(part), 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') END)",
+    " part[1] = '\"' THEN replace(part[2:-2], '\"\"', '\"') ELSE translate(trim(part), '"
+    + ascii_uppercase
+    + "', '"
+    + ascii_lowercase
+    + "') END)",
     "parse_ident(a) AS CASE WHEN system.main.regexp_full_match(a, '" + _IDENTIFIER + "') THEN pg_identifier_parts(a)"
     " WHEN a IS NOT NULL THEN error('[22023] string is not a valid identifier') END",
     "pg_get_expr(a, b) AS a, (a, b, c) AS a",

@@ -97,7 +97,8 @@ def _offsets(size: Longs) -> tuple[Longs, int]:
 def encode_column(array: pa.Array, type_: WireType, binary: bool) -> EncodedColumn:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if pa.types.is_null(array.type):
+    # DuckDB may take a NULL that it computes beforehand for an integer.
+    if array.null_count == len(array):
         return EncodedColumn(_EMPTY, np.zeros(len(array), np.int64), np.full(len(array), kernel.NULL, np.int64))
     if type_.element is not None:
         return _lists(array, type_.element, binary)
