@@ -24,7 +24,8 @@ COLUMNS: Final[dict[str, tuple[str, list[str]]]] = {
     "n": ("numeric", ["0", "1.50", "1.5", "-2.000", "'NaN'", "1e-20", "12345678901234567890.123456789012345", "7"]),
     "np": ("numeric(12,3)", ["0", "1.5", "-2.345", "99.999"]),
     "c": ("price", ["0", "19.99", "-1.50"]),
-    "t": ("text", ["''", "'a'", "'B'", "'a b'", "'ünï'", "'\\x4142'", "'2024-01-01 12:00Z'", "'10'", "'a_b%'"]),
+    "t": ("text", ["''", "'a'", "'B'", "'a b'", "'ünï'", "'\\x4142'", "'2024-01-01 12:00Z'", "'10'", "'a_b%'",
+               "'a text of more than twelve bytes'", "'Über 12 ſ'"]),
     "v": ("varchar(12)", ["''", "'abc'", "'ABC'", "'42'"]),
     "ch": ("char(5)", ["''", "'ab'", "'ab  '", "'z'"]),
     "bin": ("bytea", ["'\\x00ff'", "''", "'\\x4142'"]),
@@ -35,10 +36,11 @@ COLUMNS: Final[dict[str, tuple[str, list[str]]]] = {
     "ti": ("time", ["'12:34:56.5'", "'00:00'", "'23:59:59'"]),
     "iv": ("interval", ["'1 day'", "'1 mon'", "'30 days'", "'-02:03:04.5'", "'1 year 2 mons'", "'0'"]),
     "j": ("json", ["'{\"a\": 1.50,  \"b\": [1, 2]}'", "'[1, \"x\", null]'", "'\"s\"'", "'null'"]),
-    "jb": ("jsonb", ["'{\"a\": 1.50, \"b\": {\"c\": [1, 2]}}'", "'{\"a\": 1.5}'", "'[1, \"x\", null]'", "'3'", "'{}'"]),
+    "jb": ("jsonb", ["'{\"a\": 1.50, \"b\": {\"c\": [1, 2]}}'", "'{\"a\": 1.5}'", "'[1, \"x\", null]'", "'3'", "'{}'",
+                    "'{\"a\": \"a text of more than twelve bytes\"}'"]),
     "ia": ("int[]", ["'{1,2,NULL}'", "'{}'", "'{{1,2},{3,4}}'", "'[0:1]={5,6}'", "'{7}'"]),
     "na": ("numeric[]", ["'{1.50,2}'", "'{NaN}'", "'{}'"]),
-    "ta": ("text[]", ["'{a,\"b c\",NULL}'", "'{}'", "'{\"{}\",\"q\\\"x\"}'"]),
+    "ta": ("text[]", ["'{\"longer than twelve bytes\",b}'", "'{a,\"b c\",NULL}'", "'{}'", "'{\"{}\",\"q\\\"x\"}'"]),
     "ea": ("tint[]", ["'{amber,violet}'", "'{}'"]),
     "net": ("inet", ["'10.0.0.1/8'", "'10.0.0.1'", "'9.1.1.1'", "'::1'", "'192.168.0.0/16'"]),
     "e": ("tint", ["'violet'", "'amber'", "'cyan'", "'blue'"]),
@@ -307,7 +309,7 @@ class ExpressionGenerator:
                     f"date_bin('{rng.choice(('7 days', '36 minutes', '1.5 seconds'))}', {moment}, '2001-02-03 04:05')",
                     f"({moment} {rng.choice('+-')} interval '{rng.randrange(-99, 99)}' {rng.choice(('day', 'month'))})",
                     f"(ts - {moment})",
-                    f"date_trunc('{rng.choice(('week', 'quarter', 'century', 'minute'))}', {moment} - interval '5' hour)",
+                    f"date_trunc('{rng.choice(('week', 'quarter', 'century'))}', {moment} - interval '5' hour)",
                 ]
             )
         column = rng.choice(("d", "ts", "tz", "ti", "iv"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 
 from tests.fixtures.postgres import Database
+
+from tailrace.embedded.postgres import Postgres
 
 # The queries that generated `signatures.txt`.
 _QUERIES = r"""
@@ -24,3 +27,29 @@ SELECT 'p ' || string_agg(typname, ' ' ORDER BY typname COLLATE "C") FROM pg_typ
 def test_signatures_are_those_of_postgresql(database: Database) -> None:
     expected = [row[0] for query in _QUERIES.split(";") for row in database.rows(query)]
     assert files("tailrace.query.sql").joinpath("signatures.txt").read_text("utf-8").splitlines() == expected
+
+
+_CHARACTERS = "generate_series(1, 1114111) n WHERE n NOT BETWEEN 55296 AND 57343"
+
+
+def test_letter_classes_are_those_of_postgresql(postgres: Postgres) -> None:
+    """The classes of regular expressions, with the query that generated `letter_classes.txt`."""
+    name = f"letters_{os.getpid()}"
+    ranges = f"""
+        SELECT string_agg(to_hex(min) || CASE WHEN max > min THEN '-' || to_hex(max) ELSE '' END, ' ' ORDER BY min)
+        FROM (SELECT min(n), max(n) FROM (SELECT n, n - row_number() OVER (ORDER BY n) AS g FROM {_CHARACTERS}
+        AND chr(n) ~ '[[:class:]]') s GROUP BY g) r"""
+    with postgres.connect("postgres", autocommit=True) as admin:
+        admin.execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8' LOCALE 'C'"
+        )
+        try:
+            with postgres.connect(name, autocommit=True) as connection:
+                lines = files("tailrace.query.sql").joinpath("letter_classes.txt").read_text("utf-8").splitlines()
+                for line in lines:
+                    word, _, expected = line.partition(" ")
+                    found = connection.execute(ranges.replace("class", word)).fetchone()
+                    assert found == (expected,), word
+                assert [line.partition(" ")[0] for line in lines] == ["alpha", "lower", "punct", "upper"]
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

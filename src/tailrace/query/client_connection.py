@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from tailrace.change import Type
 from tailrace.postgres import protocol
 from tailrace.postgres.protocol import BodyReader, ResultField
 from tailrace.query import command, copy_format, parameter, query_error
@@ -18,6 +19,7 @@ from tailrace.query.lexer import Token, split_statements, tokenize, without_spac
 from tailrace.query.query_error import QueryError
 from tailrace.query.result import Completion, ResultSet
 from tailrace.query.row_encoding import data_row_messages
+from tailrace.query.sql.cast import convert
 from tailrace.query.sql.typed import Typed
 
 # Buffered output is sent once it reaches this size; chunks of a result are larger anyway.
@@ -267,8 +269,9 @@ class ClientConnection:
         return portal.result
 
     def _run_portal(self, portal: Portal) -> ResultSet | Completion:
+        types: dict[int, Type] = {}
         return self._session.run(
-            portal.prepared.statement, lambda number: _parameter_value(portal, number), any(portal.formats)
+            portal.prepared.statement, lambda number: _parameter_value(portal, number, types), any(portal.formats)
         )
 
     def _execute(self, body: BodyReader) -> None:
@@ -308,10 +311,14 @@ class ClientConnection:
         self._portals.clear()
 
 
-def _parameter_value(portal: Portal, number: int) -> Typed:
+def _parameter_value(portal: Portal, number: int, types: dict[int, Type]) -> Typed:
+    """A parameter's value. One without a type gets the type that its first place in the statement demands."""
     if not 1 <= number <= len(portal.values):
         raise QueryError("08P01", f"there is no parameter ${number}")
-    return portal.values[number - 1]
+    value = portal.values[number - 1]
+    if number in types:
+        return convert(value, types[number])
+    return replace(value, infer=lambda type_: types.setdefault(number, type_)) if value.is_unknown else value
 
 
 def _formats(portal: Portal, result: ResultSet) -> list[int]:

@@ -140,14 +140,16 @@ class ClientSession:
         if not isinstance(found, command.Select):
             return types, None
 
+        inferred: dict[int, Type] = {}
+
         def unknown(number: int) -> Typed:
             types.extend([0] * (number - len(types)))
-            known = pg_type.by_oid(types[number - 1])
+            known = inferred.get(number, pg_type.by_oid(types[number - 1]))
             if known is not None and known != pg_type.UNKNOWN:
                 return Typed(null_of(known), known)
 
             def infer(type_: Type) -> None:
-                types[number - 1] = types[number - 1] or type_.oid
+                types[number - 1] = inferred.setdefault(number, type_).oid
 
             return Typed("NULL", pg_type.UNKNOWN, parameter=number, infer=infer)
 

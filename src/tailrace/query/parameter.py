@@ -93,8 +93,10 @@ def _array_text(value: bytes) -> str:
     if dimensions == 0:
         return "{}"
     if dimensions != 1:
-        raise QueryError("0A000", "multidimensional array parameters are not supported")
-    (count,) = struct.unpack("!i", value[12:16])
+        raise QueryError(UNSUPPORTED, "a binary array of several dimensions is not supported", "Send it as text.")
+    count, lower = struct.unpack("!ii", value[12:20])
+    if lower != 1:
+        raise QueryError(UNSUPPORTED, "a binary array whose lower bound is not 1 is not supported", "Send it as text.")
     at, items = 20, []
     for _ in range(count):
         (size,) = struct.unpack("!i", value[at : at + 4])

@@ -270,7 +270,6 @@ class QueryTranslator:
         is_ordered = len(sources) == 1 and _sees_order([select.get("targetList"), select.get("havingClause")])
         for item in sources:
             scope.items.append(self._from_clause.item(item, scope, is_ordered))
-        where = self.expressions.condition(select["whereClause"], scope, "WHERE") if "whereClause" in select else ""
         targets = self._target_nodes(select.get("targetList", []), scope)
         grouping = self._group_by(select, scope, targets)
         for item in select.get("windowClause", []):
@@ -283,6 +282,11 @@ class QueryTranslator:
             )
             for name, node in targets
         ]
+        # After the select list, as in PostgreSQL: the first place of a parameter decides its type.
+        before_groups = Scope(parent, scope.items)
+        where = select.get("whereClause", "") and self.expressions.condition(
+            select["whereClause"], before_groups, "WHERE"
+        )
         for column in columns:
             if column.value.fields and not column.value.is_struct:
                 raise refuse("a row in a select list", "Select its columns: t.*")

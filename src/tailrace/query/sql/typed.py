@@ -54,7 +54,7 @@ class Typed:
     is_constant: bool = False
     names: tuple[str, ...] = ()
     """The names of a row's parts, where they have any."""
-    infer: Callable[[Type], None] | None = field(default=None, compare=False)
+    infer: Callable[[Type], object] | None = field(default=None, compare=False)
     """Called with the type that a parameter turns out to have."""
 
     @property
