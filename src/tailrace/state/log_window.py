@@ -41,7 +41,7 @@ def changes_between(reader: LogReader, start: Lsn, ends: Mapping[int, Lsn]) -> d
 
 
 def rows_after(
-    then: Relation, images: Iterable[Images], changes: Sequence[TableChanges]
+    then: Relation, images: Iterable[Images], changes: Sequence[TableChanges], part: int = 0, parts: int = 1
 ) -> Iterator[tuple[Relation, Images]]:
     """Rows as texts, after changes, with their relation.
 
@@ -49,11 +49,20 @@ def rows_after(
         then: The relation of the rows before the changes.
         images: These rows, typed; of a table with a key, at least those that the changes affect.
         changes: The changes, as texts.
+        part: Which part of the rows these are; rows that the changes insert are divided between the parts.
+        parts: How many parts there are: more than one only if `are_of_keys` holds.
     """
     now = changes[-1].relation if changes else then
+    if not fold.has_key(then) and are_of_rows(then, changes):
+        assert parts == 1
+        texts = (image_texts(piece, then) for piece in images)
+        yield from ((now, piece) for piece in replay.copies_after(texts, changes))
+        return
     batches = (_snapshot_batch(then, piece) for piece in images)
     index = merge.ChangeIndex.of(changes, then, now)
-    found = replay.rows(then, batches, changes, now) if index is None else merge.rows(index, batches, changes, 0, 1)
+    found = (
+        replay.rows(then, batches, changes, now) if index is None else merge.rows(index, batches, changes, part, parts)
+    )
     for piece in found:
         yield now, image_texts(piece, now)
 
@@ -67,6 +76,11 @@ def are_of_rows(relation: Relation, changes: Sequence[TableChanges]) -> bool:
         and [_signature(column) for column in run.relation.columns] == columns
         for run in changes
     )
+
+
+def are_of_keys(relation: Relation, changes: Sequence[TableChanges]) -> bool:
+    """Whether the key of each change says which row it affects, wherever that row is."""
+    return fold.has_key(relation) and are_of_rows(relation, changes)
 
 
 def changed_keys(relation: Relation, changes: Sequence[TableChanges]) -> pa.RecordBatch:

@@ -37,6 +37,18 @@ def rows(
     yield from (to_typed(piece, relation) for piece in table.pieces)
 
 
+def copies_after(pieces: Iterator[Images], changes: Iterable[TableChanges]) -> Iterator[Images]:
+    """Rows of a table without a key, after changes of single rows under one relation. Only the changes are in memory.
+
+    Args:
+        pieces: The rows before the changes, as texts.
+        changes: The changes, as texts.
+    """
+    for run in _join_consecutive(changes):
+        pieces = _apply_copies(pieces, run)
+    yield from pieces
+
+
 class ReplayedTable:
     """Rows as texts, in pieces, so that no array has to hold a whole column."""
 
@@ -61,7 +73,7 @@ class ReplayedTable:
         elif fold.has_key(changes.relation):
             self._apply_by_key(changes)
         else:
-            self._apply_copies(changes)
+            self.pieces = [*_apply_copies(iter(self.pieces), changes)]
 
     def _apply_by_key(self, changes: TableChanges) -> None:
         net = fold.fold(changes)
@@ -85,21 +97,22 @@ class ReplayedTable:
         self.pieces = [piece for piece in self.pieces if len(piece)]
         self.add(Images(final.batch, final.present, {}, None))
 
-    def _apply_copies(self, changes: TableChanges) -> None:
-        copies = fold.fold_copies(changes)
-        fewer, more = np.flatnonzero(copies.delta < 0), np.flatnonzero(copies.delta > 0)
-        remaining = -copies.delta[fewer]
-        removed = fold.copied_rows(changes, copies, fewer).batch
-        for number, piece in enumerate(self.pieces):
-            if not remaining.any():
-                break
-            is_removed = _remove_copies(piece.batch, removed, remaining)
-            self.pieces[number] = piece.take(np.flatnonzero(~is_removed))
+
+def _apply_copies(pieces: Iterator[Images], changes: TableChanges) -> Iterator[Images]:
+    copies = fold.fold_copies(changes)
+    fewer, more = np.flatnonzero(copies.delta < 0), np.flatnonzero(copies.delta > 0)
+    remaining = -copies.delta[fewer]
+    removed = fold.copied_rows(changes, copies, fewer).batch
+    for piece in pieces:
+        kept = piece
         if remaining.any():
-            raise _missing_rows(changes, int(remaining.sum()))
-        self.pieces = [piece for piece in self.pieces if len(piece)]
-        added = fold.copied_rows(changes, copies, more)
-        self.add(added.take(np.repeat(np.arange(len(more)), copies.delta[more])))
+            kept = piece.take(np.flatnonzero(~_remove_copies(piece.batch, removed, remaining)))
+        if len(kept):
+            yield kept
+    if remaining.any():
+        raise _missing_rows(changes, int(remaining.sum()))
+    if len(more):
+        yield fold.copied_rows(changes, copies, more).take(np.repeat(np.arange(len(more)), copies.delta[more]))
 
 
 def _remove_copies(rows: pa.RecordBatch, removed: pa.RecordBatch, remaining: fold.I64) -> Mask:
