@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.browser import Page
 from tests.fixtures.postgres import Database
 from tests.sinks.captured_source import CapturedSource
 
@@ -42,6 +44,10 @@ class DashboardScene:
         self.settings = replace(self.captured.given, sinks=(REPLICA,))
         self.sinks = sinks.from_settings(self.settings, {})
         self.delivered = 0
+        self.more_sinks: list[SinkStatus] = []
+        """Sinks beside `replica`, and what they report."""
+        self.captured_more: dict[str, Any] = {}
+        """What capture reports beside its position."""
         self.measured = measured_overview(self.store, self.overview)
         self.history = MetricHistory(self.measured)
 
@@ -60,7 +66,8 @@ class DashboardScene:
             latency_seconds=0.12, seal_latency_seconds=0.05,
             dead_letters=len(list(self.store.list("cursors/replica/dead_letters"))), updated_at=datetime.now(UTC),
         )  # fmt: skip
-        return Overview(capture=CaptureStatus("streaming", durable_lsn=end, received_lsn=end), sinks=[sink])
+        capture = CaptureStatus("streaming", durable_lsn=end, received_lsn=end, **self.captured_more)
+        return Overview(capture=capture, sinks=[sink, *self.more_sinks])
 
     def add_dead_letter(self, change: Change, reason: str = 'invalid input value for enum mood: "glad"') -> None:
         DeadLetters(LogReader(self.store), "replica").put(PoisonError(reason, "", (str(change.position),)))
@@ -82,6 +89,12 @@ class DashboardScene:
         )
         with HttpServer(http, routes(service)) as server:
             yield server.url
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep a picture of the page, if `SCREENSHOTS` names a directory."""
+    if directory := os.environ.get("SCREENSHOTS"):
+        page.screenshot(Path(directory) / f"{name}.png")
 
 
 def _ignore(_: object) -> None: ...

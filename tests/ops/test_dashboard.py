@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.browser import Page
 from tests.fixtures.postgres import Database
-from tests.ops.dashboard_scene import DashboardScene
+from tests.ops.accessibility import accessibility_faults
+from tests.ops.dashboard_scene import DashboardScene, picture
 
 from tailrace.delivery import control, dead_letters
 from tailrace.embedded.process import wait_until
@@ -60,14 +60,20 @@ def scene(database: Database, tmp_path: Path) -> DashboardScene:
     return scene
 
 
-def _picture(page: Page, name: str) -> None:
-    if directory := os.environ.get("SCREENSHOTS"):
-        page.screenshot(Path(directory) / f"{name}.png")
-
-
 def _overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
     return int(page.run("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def _legend(page: Page, chart: str) -> dict[str, str]:
+    """The newest values of a chart, by the name of the line."""
+    return dict(
+        page.run(
+            f"""[...[...document.querySelectorAll("figure")]
+                .find((each) => each.querySelector("strong").innerText === "{chart}").querySelectorAll(".u-series")]
+                .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
+        )
+    )
 
 
 def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
@@ -79,7 +85,12 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.wait("document.querySelectorAll('.uplot canvas').length === 5")
         assert "replica" in page.text
         page.wait_for("2 of 40 rows differ")
-        _picture(page, "overview")
+        assert _legend(page, "Throughput") == {"Time": "now", "capture": "0/s", "replica": "13/s"}
+        assert _legend(page, "Lag") == {"Time": "now", "replica": "0 ms"}
+        assert _legend(page, "Lag in WAL") == {"Time": "now", "replica": "0 B"}
+        assert _legend(page, "Commit to delivery") == {"Time": "now", "replica": "120 ms"}
+        assert _legend(page, "Seal to delivery") == {"Time": "now", "replica": "50 ms"}
+        picture(page, "overview")
 
         # Pause, with the keyboard; the button stays where the focus is.
         page.run("document.querySelector('tbody button').focus()")
@@ -87,7 +98,7 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         assert wait_until(lambda: control.load(scene.store, "replica").is_paused, 10)
         page.wait("document.activeElement.innerText === 'Resume'")
         page.wait_for("paused")
-        _picture(page, "paused")
+        picture(page, "paused")
         page.press("Enter")
         assert wait_until(lambda: not control.load(scene.store, "replica").is_paused, 10)
 
@@ -97,7 +108,7 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.wait("document.querySelector('#view table')")
         row = "[...document.querySelectorAll('tbody tr')].find((row) => row.innerText.includes('customers'))"
         assert page.run(f"{row}.cells[2].innerText") == "30"
-        _picture(page, "tables")
+        picture(page, "tables")
 
         # From a table to its changes, to one change, to the row's life.
         page.click("public.orders")
@@ -110,7 +121,7 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
             "new",
             "paid",
         ]
-        _picture(page, "change")
+        picture(page, "change")
         page.click("This row's life")
         page.wait_for("version 3 of 3")
         assert "9007199254740993" in page.run("document.querySelector('.compare').innerText"), "all its digits"
@@ -120,7 +131,15 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.press("ArrowLeft")
         page.wait_for("version 2 of 3")
         assert "12.50" in page.run("document.querySelector('.compare').innerText")
-        _picture(page, "row")
+        # The slider's places are times: the row was inserted seconds before both updates.
+        place = "Number(document.querySelector('input[type=range]').value)"
+        assert page.run(place) > 5000
+        slide = "(s) => { s.value = 4000; s.dispatchEvent(new Event('input')); }"
+        page.run(f"({slide})(document.querySelector('input[type=range]'))")
+        page.wait_for("version 1 of 3")
+        page.press("ArrowRight")
+        page.wait_for("version 2 of 3")
+        picture(page, "row")
 
         # All changes, a page after the other: none is lost, and none comes twice.
         page.open(f"{url}/#/changes")
@@ -148,7 +167,7 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         page.run("document.activeElement.blur()")
         page.press("5")
         page.wait_for("invalid input value for enum")
-        _picture(page, "dead-letters")
+        picture(page, "dead-letters")
         page.click("Replay", "tbody")
         page.wait_for("replay requested")
         (letter,) = dead_letters.load_all(scene.store)
@@ -160,10 +179,12 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
             page.open(f"{url}/#/{name}")
             page.wait("document.querySelector('#view .card') && !document.body.innerText.includes('Searching')")
             page.wait("!document.querySelector('#view .empty')")
-            _picture(page, f"dark-{name.split('?')[0]}")
+            assert accessibility_faults(page) == [], name
+            picture(page, f"dark-{name.split('?')[0]}")
             page.resize(390, 844)
             assert _overflow(page) == 0, name
-            _picture(page, f"narrow-{name.split('?')[0]}")
+            assert accessibility_faults(page) == [], name
+            picture(page, f"narrow-{name.split('?')[0]}")
 
 
 def test_signing_in(scene: DashboardScene, page: Page) -> None:
@@ -172,7 +193,7 @@ def test_signing_in(scene: DashboardScene, page: Page) -> None:
         page.open(url.replace("0.0.0.0", "127.0.0.1"))
         page.wait("document.querySelector('dialog').open")
         assert "replica" not in page.text
-        _picture(page, "sign-in")
+        picture(page, "sign-in")
         page.fill("#token", "wrong")
         page.press("Enter")
         page.wait_for("does not accept this token")

@@ -81,7 +81,7 @@ class Chart {
     this.plot = null;
     this.names = "";
     this.box = h("div", { class: "plot" }, empty("Loading", ""));
-    this.element = h("figure", { class: "card chart" },
+    this.element = h("figure", { class: "card chart", "aria-label": options.title },
       h("figcaption", {}, h("strong", {}, options.title), h("span", { class: "soft" }, options.note)), this.box);
   }
 
@@ -109,6 +109,7 @@ class Chart {
       this.names = names;
       this.box.replaceChildren();
       this.plot = new uPlot(this.settings(found, width), data, this.box);
+      this.plot.root.querySelector(".u-legend").setAttribute("aria-label", `${this.options.title}: values`);
     } else {
       if (this.plot.width !== width) this.plot.setSize({ width, height: HEIGHT });
       this.plot.setData(data);

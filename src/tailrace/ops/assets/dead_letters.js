@@ -44,7 +44,7 @@ export function open(root, parameters) {
     }
     const bySink = Map.groupBy(letters.filter((letter) => letter.can_replay && !letter.is_replay_requested), (letter) => letter.sink);
     all.replaceChildren(...[...bySink].filter(([, some]) => some.length > 1).map(([name, some]) => h("button", { type: "button", onclick: () => replay(name, some) }, `Replay all ${count(some.length)} of ${name}`)));
-    box.replaceChildren(h("table", { class: "list" }, head("Sink", "Change", "Table", "Since", "Reason", ""),
+    box.replaceChildren(h("table", { class: "list", "aria-label": "Dead letters" }, head("Sink", "Change", "Table", "Since", "Reason", ""),
       letters.map((letter) => letterRows(letter))),
     hasMore ? h("p", { class: "soft" }, "The first 200 are shown. `tailrace deadletter list` prints all.") : "");
   }

@@ -18,6 +18,9 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** A text with a full stop, so that another sentence can follow; nothing if there is no text. */
+export const sentence = (text) => (text ? text.replace(/[.:]?$/, ".") : "");
+
 export const UNKNOWN = "–";
 
 export const count = (n) => (n === null || n === undefined ? UNKNOWN : Math.round(n).toLocaleString("en"));
@@ -63,10 +66,11 @@ export const timeText = (iso) => (iso ? TIME.format(new Date(iso)) : UNKNOWN);
 /** Cells of a table that becomes a list on narrow screens: each knows its heading. */
 export const cell = (label, props, ...children) => h("td", { ...props, "data-label": label }, ...children);
 
+/** A table's headings: texts, or [text, class, explanation]. */
 export function head(...labels) {
   return h("thead", {}, h("tr", {}, labels.map((label) => {
-    const [text, kind] = Array.isArray(label) ? label : [label];
-    return h("th", { class: kind, scope: "col" }, text);
+    const [text, kind, title] = Array.isArray(label) ? label : [label];
+    return h("th", { class: kind, scope: "col", title }, text);
   })));
 }
 
@@ -115,9 +119,9 @@ export function comparison(before, after, unknown = []) {
     const was = before?.get(name), now = after?.get(name);
     const differs = before && after && before.has(name) && after.has(name) && was !== now;
     return h("tr", { class: differs ? "differs" : "" },
-      h("th", { scope: "row" }, name),
+      h("th", { scope: "row" }, name, differs ? h("span", { class: "unseen" }, " (changed)") : null),
       cell("Before", {}, before ? value(was) : h("span", { class: "soft" }, UNKNOWN)),
       cell("After", {}, after ? value(now) : h("span", { class: "soft" }, UNKNOWN)));
   });
-  return h("table", { class: "compare" }, head("Column", "Before", "After"), h("tbody", {}, rows));
+  return h("table", { class: "compare", "aria-label": "The row before and after the change" }, head("Column", "Before", "After"), h("tbody", {}, rows));
 }

@@ -6,7 +6,7 @@ import * as deadLetters from "./dead_letters.js";
 import { duration, empty, h, setText } from "./dom.js";
 import * as overview from "./overview.js";
 import * as row from "./row.js";
-import { onSession, showSession, signIn } from "./session.js";
+import { onAction, onSession, showSession, signIn } from "./session.js";
 import * as tables from "./tables.js";
 
 const REFRESH_MS = 2000;
@@ -32,8 +32,10 @@ function show() {
   const { name, parameters } = route();
   state.shown?.close?.();
   for (const tab of tabs) {
-    if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
-    else tab.removeAttribute("aria-current");
+    if (tab.dataset.view === name) {
+      tab.setAttribute("aria-current", "page");
+      tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else tab.removeAttribute("aria-current");
   }
   document.title = `${VIEWS[name].title} · Tailrace`;
   view.replaceChildren();
@@ -55,7 +57,10 @@ function showLines(list, lines) {
   list.hidden = !lines.length;
 }
 
+let timer;
+
 async function refresh() {
+  clearTimeout(timer);
   try {
     const status = await get("status");
     state.status = status;
@@ -76,7 +81,8 @@ async function refresh() {
       showHealth("no status", "bad", [error.message]);
     }
   }
-  setTimeout(refresh, REFRESH_MS);
+  clearTimeout(timer);
+  timer = setTimeout(refresh, REFRESH_MS);
 }
 
 async function askForToken() {
@@ -98,6 +104,7 @@ onSession(() => {
   show();
 });
 
+onAction(refresh);
 addEventListener("hashchange", show);
 addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea, dialog");

@@ -1,19 +1,19 @@
 // Overview: source, capture, log and archive as cards, the charts, and the sinks with pause and resume.
 
 import { Charts } from "./charts.js";
-import { ago, badge, cell, count, duration, empty, h, head, rate, setText, size, UNKNOWN } from "./dom.js";
+import { ago, badge, cell, count, duration, empty, h, head, rate, sentence, setText, size, UNKNOWN } from "./dom.js";
 import { act } from "./session.js";
 
 export const title = "Overview";
 
 export function open(root) {
-  const cards = h("div", { class: "cards" });
+  const cards = new Cards();
   const sinks = new SinkTable();
   const charts = new Charts();
-  root.append(cards, sinks.element, charts.element);
+  root.append(cards.element, sinks.element, charts.element);
   return {
     refresh(status) {
-      showCards(cards, cardsOf(status));
+      cards.show(cardsOf(status));
       sinks.show(status);
       charts.show(status);
     },
@@ -74,11 +74,42 @@ function cardsOf({ source, capture, log, archive, recovery }) {
   return cards;
 }
 
-function showCards(root, cards) {
-  root.replaceChildren(...cards.map(({ title, state, rows, error }) => h("section", { class: "card" },
-    h("h2", {}, title, state ? badge(state) : null),
-    h("dl", {}, rows.map(([term, text, kind]) => [h("dt", {}, term), h("dd", { class: kind }, text)])),
-    error ? h("p", { class: "bad" }, error) : null)));
+/** The cards. They stay as they are and only their texts change, so that a selection survives a refresh. */
+class Cards {
+  constructor() {
+    this.element = h("div", { class: "cards" });
+    this.shape = "";
+    this.cards = [];
+  }
+
+  show(cards) {
+    const shape = JSON.stringify(cards.map(({ title, state, rows, error }) => [title, !state, !error, rows.map(([term]) => term)]));
+    if (shape !== this.shape) {
+      this.shape = shape;
+      this.cards = cards.map((card) => new Card(card));
+      this.element.replaceChildren(...this.cards.map((card) => card.element));
+    }
+    cards.forEach((card, index) => this.cards[index].show(card));
+  }
+}
+
+class Card {
+  constructor({ title, state, rows, error }) {
+    this.state = state ? h("span") : null;
+    this.values = rows.map(() => h("dd"));
+    this.error = error ? h("p", { class: "bad" }) : null;
+    this.element = h("section", { class: "card", "aria-label": title }, h("h2", {}, title, this.state),
+      h("dl", {}, rows.map(([term], index) => [h("dt", {}, term), this.values[index]])), this.error);
+  }
+
+  show({ state, rows, error }) {
+    if (state) badge(state, this.state);
+    rows.forEach(([, text, kind], index) => {
+      setText(this.values[index], text);
+      this.values[index].className = kind ?? "";
+    });
+    if (error) setText(this.error, error);
+  }
 }
 
 /** The sinks. Rows stay as they are and only their texts change, so that a button keeps the focus. */
@@ -87,8 +118,12 @@ class SinkTable {
     this.rows = new Map();
     this.body = h("tbody");
     this.element = h("section", { class: "card", "aria-label": "Sinks" }, h("h2", {}, "Sinks"),
-      h("table", { class: "list" }, head("Name", "State", "Delivered to", ["Behind", "number"], ["Oldest pending", "number"],
-        ["Commit to delivery", "number"], ["Rate", "number"], ["Changes", "number"], ["Dead letters", "number"], ""), this.body));
+      h("table", { class: "list", "aria-label": "Sinks" }, head("Name", "State", ["Delivered to", "", "Everything that commits before this position is at the destination"],
+        ["Behind", "number", "Bytes of WAL between the sink's position and the end of the log"],
+        ["Oldest pending", "number", "Age of the oldest change that is not delivered"],
+        ["Commit to delivery", "number", "Of the oldest change in the last step"],
+        ["Rate", "number", "Changes delivered per second"], ["Changes", "number", "Delivered since the process started"],
+        ["Dead letters", "number", "Changes that the destination rejected"], ""), this.body));
   }
 
   show({ sinks, verified = [] }) {
@@ -130,7 +165,8 @@ class SinkRow {
     this.letters.className = sink.dead_letters ? "bad" : "soft";
     setText(this.button, this.canResume ? "Resume" : "Pause");
     this.button.setAttribute("aria-label", `${this.button.textContent} sink ${sink.name}`);
-    const note = [loadText(sink), sink.last_error, sink.last_error_hint, verifiedText(record)].filter(Boolean).join(" ");
+    const hint = sink.last_error_hint ? `Hint: ${sink.last_error_hint}` : "";
+    const note = [loadText(sink), sentence(sink.last_error), sentence(hint), verifiedText(record)].filter(Boolean).join(" ");
     setText(this.text, note);
     this.note.hidden = !note;
     this.text.className = sink.last_error || record?.differences ? "bad" : "soft";

@@ -6,6 +6,7 @@ import { badge, comparison, count, empty, h, problem, time, timeText } from "./d
 import { TableAndKey, address } from "./search_form.js";
 
 export const title = "Row";
+const SLIDER = 10000;
 
 export function open(root, parameters) {
   const which = new TableAndKey(parameters);
@@ -36,7 +37,8 @@ class RowLife {
     this.key = key;
     this.versions = []; // oldest first
     this.progress = h("div", { class: "progress", role: "status" });
-    this.slider = h("input", { type: "range", min: 0, max: 0, step: 1, value: 0, "aria-label": "Version" });
+    this.places = []; // of the versions, on the slider
+    this.slider = h("input", { type: "range", min: 0, max: SLIDER, step: 1, value: 0, "aria-label": "Time" });
     this.marks = h("div", { class: "marks", "aria-hidden": "true" });
     this.ends = h("div", { class: "ends soft" });
     this.caption = h("div", { class: "caption" });
@@ -44,7 +46,13 @@ class RowLife {
     this.main = h("section", { class: "card", hidden: true, "aria-label": "Row" },
       h("div", { class: "timeline" }, this.marks, this.slider, this.ends), this.caption, this.detail);
     this.element = h("div", {}, this.main, h("section", { class: "card" }, this.progress));
-    this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
+    this.slider.addEventListener("input", () => this.show(this.versionAt(Number(this.slider.value)), { isDragged: true }));
+    this.slider.addEventListener("keydown", (event) => {
+      const index = this.afterKey(event.key);
+      if (index === undefined) return;
+      event.preventDefault();
+      this.show(index);
+    });
   }
 
   async load(cursor, key = this.key) {
@@ -62,12 +70,10 @@ class RowLife {
     const older = found.versions.reverse();
     this.versions = [...older, ...this.versions];
     this.complete();
-    const shown = cursor ? Number(this.slider.value) + older.length : this.versions.length - 1;
+    const shown = cursor ? this.shown + older.length : this.versions.length - 1;
     this.showProgress(found);
     this.main.hidden = !this.versions.length;
     if (!this.versions.length) return;
-    this.slider.max = this.versions.length - 1;
-    this.slider.value = shown;
     this.drawMarks();
     this.show(shown);
   }
@@ -100,16 +106,32 @@ class RowLife {
   drawMarks() {
     const times = this.versions.map((version) => Date.parse(version.committed_at));
     const [first, last] = [times[0], times[times.length - 1]];
+    // Versions of one time, such as those of one transaction, have one place; if all are, they are spread evenly.
+    this.places = times.map((at, index) => last > first ? ((at - first) / (last - first)) * SLIDER
+      : (index / Math.max(times.length - 1, 1)) * SLIDER);
     this.marks.replaceChildren(...this.versions.map((version, index) => {
       const mark = h("i", { title: version.committed_at, onclick: () => this.show(index) });
-      mark.style.left = `${last > first ? ((times[index] - first) / (last - first)) * 100 : 50}%`;
+      mark.style.left = `${(this.places[index] / SLIDER) * 100}%`;
       return mark;
     }));
     this.ends.replaceChildren(h("span", {}, timeText(this.versions[0].committed_at)), h("span", {}, timeText(this.versions.at(-1).committed_at)));
   }
 
-  show(index) {
-    this.slider.value = index;
+  /** The version that the row had at a place of the slider: the newest until then. */
+  versionAt(place) {
+    return Math.max(this.places.findLastIndex((each) => each <= place), 0);
+  }
+
+  /** The version that a key leads to: the arrows lead from one to the next, however close they are. */
+  afterKey(key) {
+    const last = this.versions.length - 1;
+    const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -last, End: last };
+    return key in steps ? Math.min(Math.max(this.shown + steps[key], 0), last) : undefined;
+  }
+
+  show(index, { isDragged = false } = {}) {
+    this.shown = index;
+    if (!isDragged) this.slider.value = this.places[index];
     const version = this.versions[index], before = this.versions[index - 1];
     [...this.marks.children].forEach((mark, each) => mark.classList.toggle("current", each === index));
     this.slider.setAttribute("aria-valuetext", `${version.operation} at ${timeText(version.committed_at)}`);

@@ -1,7 +1,7 @@
 // The sign-in form, and requests that ask for the token when it is missing.
 
 import { ApiError, accepts, forgetToken, hasToken, post, setToken } from "./api.js";
-import { setText, toast } from "./dom.js";
+import { sentence, setText, toast } from "./dom.js";
 
 const dialog = document.getElementById("sign-in");
 const field = document.getElementById("token");
@@ -9,10 +9,16 @@ const button = document.getElementById("session");
 const error = document.getElementById("sign-in-error");
 let waiting = null;
 let onChange = () => {};
+let onDone = () => {};
 
 /** Call `listener` when somebody signed in or out. */
 export function onSession(listener) {
   onChange = listener;
+}
+
+/** Call `listener` when a control request was accepted. */
+export function onAction(listener) {
+  onDone = listener;
 }
 
 export function showSession(isNeeded) {
@@ -73,6 +79,7 @@ export async function act(path, parameters, done) {
     try {
       const answer = await post(path, parameters);
       toast(done(answer));
+      onDone();
       return answer;
     } catch (failure) {
       if (!(failure instanceof ApiError)) throw failure;
@@ -81,7 +88,7 @@ export async function act(path, parameters, done) {
         if (await signIn("This action needs the token.")) continue;
         return null;
       }
-      toast([failure.message, failure.hint].filter(Boolean).join(" "), true);
+      toast([failure.message, failure.hint].map(sentence).filter(Boolean).join(" "), true);
       return null;
     }
   }

@@ -24,8 +24,10 @@ export function open(root) {
         : empty("No tables yet", "Capture lists them once it is connected, and copies them."));
       return;
     }
-    box.replaceChildren(h("table", { class: "list" },
+    const focused = box.contains(document.activeElement) ? document.activeElement.href : null;
+    box.replaceChildren(h("table", { class: "list", "aria-label": "Tables" },
       head("Table", "State", ["Rows", "number"], "Counted", "Last change", "Key"), h("tbody", {}, rows.map((table) => tableRow(table, found.searched_to)))));
+    if (focused) [...box.querySelectorAll("a")].find((link) => link.href === focused)?.focus({ preventScroll: true });
   }
 
   async function load() {
