@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -65,24 +66,31 @@ def differences(
         columns: The names of the columns.
         key: The indexes of the key's columns; all of them, for a table without a key.
     """
-    wanted, present = _by_key(expected, key), _by_key(found, key)
+    names, places = tuple(columns), tuple(key)
+    if len(places) == len(names):
+        # Without a key there may be any number of equal rows: they are counted.
+        wanted_copies, present_copies = Counter(_rows(expected)), Counter(_rows(found))
+        for row in wanted_copies.keys() | present_copies.keys():
+            surplus = present_copies[row] - wanted_copies[row]
+            one = Difference(names, places, None, row) if surplus > 0 else Difference(names, places, row, None)
+            yield from itertools.repeat(one, abs(surplus))
+        return
+    wanted, present = _by_key(expected, places), _by_key(found, places)
     for place in wanted.keys() | present.keys():
-        lacking, surplus = _remove_common(wanted.get(place, []), present.get(place, []))
-        count = max(len(lacking), len(surplus))
-        for number in range(count):
-            yield Difference(
-                tuple(columns),
-                tuple(key),
-                lacking[number] if number < len(lacking) else None,
-                surplus[number] if number < len(surplus) else None,
-            )
+        lacking, surplus_rows = _remove_common(wanted.get(place, []), present.get(place, []))
+        for right, wrong in itertools.zip_longest(lacking, surplus_rows):
+            yield Difference(names, places, right, wrong)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _by_key(batches: Iterable[pa.RecordBatch], key: Sequence[int]) -> dict[Row, list[Row]]:
     rows: defaultdict[Row, list[Row]] = defaultdict(list)
-    for batch in batches:
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            rows[tuple([row[index] for index in key])].append(row)
+    for row in _rows(batches):
+        rows[tuple([row[index] for index in key])].append(row)
     return rows
 
 
