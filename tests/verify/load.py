@@ -20,8 +20,13 @@ INSERT INTO bag SELECT n % 10, 'b' FROM generate_series(1, 100) n;
 
 
 @contextmanager
-def busy(source: Database) -> Iterator[None]:
-    """Change rows all the time: values, keys, inserts and deletes, in transactions that overlap the verification."""
+def busy(source: Database, statement: str = "SELECT %s") -> Iterator[None]:
+    """Change rows all the time: values, keys, inserts and deletes, in transactions that overlap the verification.
+
+    Args:
+        source: A database with the tables of `TABLES`.
+        statement: What else each transaction executes, with a number that grows.
+    """
     stopping = threading.Event()
     errors: list[BaseException] = []
 
@@ -40,6 +45,7 @@ def busy(source: Database) -> Iterator[None]:
                             "UPDATE pair SET value = value || '{\"more\": 1}' WHERE b = %s", [number % 3]
                         )
                         connection.execute("INSERT INTO bag VALUES (%s, 'more')", [number % 10])
+                        connection.execute(statement, [number])
         except BaseException as error:
             errors.append(error)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.capturing import CaptureThread, current_lsn
 from tests.fixtures.postgres import Database
-from tests.verify.load import busy
 
 from tailrace import settings, sinks
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
@@ -28,6 +27,7 @@ from tailrace.store import Store
 from tailrace.verify.destination import read_rows
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
+from tailrace.verify.row_scan import SparkOnDemand
 from tailrace.verify.verification import Verification
 
 NAME = "replica"
@@ -74,6 +74,8 @@ class Scene:
     configured: ConfiguredSink
     running: RunningSink
     capture: CaptureThread
+    spark: SparkOnDemand | None = None
+    """Compares large tables."""
 
     @property
     def store(self) -> Store:
@@ -89,35 +91,13 @@ class Scene:
         assert not pipeline.has_failed, pipeline.error
 
     def verification(self) -> Verification:
-        return Verification(self.given, self.configured, wait_s=120)
+        return Verification(self.given, self.configured, wait_s=120, spark=self.spark)
 
     def verify(self) -> SinkReport:
         return self.verification().run()
 
     def repair(self, report: SinkReport) -> tuple[SinkReport, RepairTotals]:
         return repair_differences(self.verification(), report, self.store, 120)
-
-    def assert_planted_rows_are_named_and_repaired(self) -> SinkReport:
-        """Under load, in the table `item`: a changed, an extra and a missing row, written by the sink itself."""
-        self.catch_up()
-        with busy(self.source):
-            assert named(self.verify()) == []
-            self.plant(
-                "item",
-                inserted=[("9999", "extra", None, "")],
-                updated=[("4711", "name 4711", "7066.51", "x" * 11)],
-                deleted=[("4712", None, None, None)],
-            )
-            found = self.verify()
-            assert named(found) == [
-                ("public.item", "changed", {"id": "4711"}, {"price": ("7066.50", "7066.51")}),
-                ("public.item", "extra", {"id": "9999"}, {}),
-                ("public.item", "missing", {"id": "4712"}, {}),
-            ]
-            repaired, totals = self.repair(found)
-            assert named(repaired) == []
-            assert totals.applied == 3
-            return repaired
 
     def plant(self, table: str, **rows: Any) -> None:
         """Have the sink write wrong rows: `inserted`, `updated` or `deleted`."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.valkey_rows import connect
 from tests.fixtures.postgres import Database
+from tests.verify import planted
 from tests.verify.load import TABLES
 from tests.verify.running_sink import named, scene
 from tests.workload import Workload
@@ -40,8 +41,9 @@ def test_planted_differences_are_named_and_repaired_under_load(
     database: Database, sink: dict[str, Any], tmp_path: Path
 ) -> None:
     database.execute(TABLES)
+    planted.create(database)
     with scene(database, tmp_path, sink) as own:
-        own.assert_planted_rows_are_named_and_repaired()
+        planted.assert_planted_rows_are_named_and_repaired(own)
 
 
 @pytest.mark.soak

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.contract.mysql_tables import make_database
 from tests.fixtures.postgres import Database
+from tests.verify import planted
 from tests.verify.load import TABLES, busy
 from tests.verify.running_sink import named, scene
 from tests.workload import Workload
@@ -40,6 +41,15 @@ def test_planted_differences_are_named_and_repaired_under_load(
             assert named(repaired) == []
             assert repaired.exit_code == 0
             assert totals.applied == 3
+
+
+def test_differences_of_every_kind_are_named_and_repaired_under_load(
+    database: Database, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    database.execute(TABLES)
+    planted.create(database)
+    with make_database(mariadb_server) as url, scene(database, tmp_path, {"type": "mysql", "url": url}) as own:
+        planted.assert_planted_rows_are_named_and_repaired(own, frozenset({"1.00 instead of 1.0"}))
 
 
 @pytest.mark.soak

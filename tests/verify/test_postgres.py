@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.postgres import Database, drop_database, make_database
 from tests.sinks.replicas import assert_same
+from tests.verify import planted
 from tests.verify.load import TABLES, busy
 from tests.verify.running_sink import named, scene
 from tests.workload import Workload
@@ -58,6 +59,16 @@ def test_planted_differences_are_named_and_repaired_under_load(
         own.catch_up()
         assert_same(database, replica, "item", "pair", "bag")
         assert own.running.pipeline.status().failures == 0
+
+
+def test_differences_of_every_kind_are_named_and_repaired_under_load(
+    database: Database, replica: Database, tmp_path: Path
+) -> None:
+    database.execute(TABLES)
+    planted.create(database)
+    with scene(database, tmp_path, _postgres(replica)) as own:
+        planted.assert_planted_rows_are_named_and_repaired(own)
+        assert_same(database, replica, "odd")
 
 
 def test_a_random_workload_has_no_false_alarm(database: Database, replica: Database, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tailrace.delivery import control
 from tailrace.delivery.repair import Repair, RepairOutcome, load_outcome
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
+from tailrace.errors import SinkError
 from tailrace.ops import prometheus
 from tailrace.ops.probe import verification_records
 from tailrace.ops.status import Overview
@@ -226,3 +229,98 @@ def test_a_checksum_changes_when_two_rows_exchange_values() -> None:
     assert hash_.sums([before]) != hash_.sums([after])
     shuffled = before.take(pa.array(np.random.default_rng(1).permutation(100)))
     assert hash_.sums([before]) == hash_.sums([shuffled.slice(0, 30), shuffled.slice(30)])
+
+
+def test_a_paused_sink_is_not_waited_for(database: Database, replica: Database, tmp_path: Path) -> None:
+    """Waiting would only hold the source's snapshot. Once everything is delivered, it is compared, paused or not."""
+    database.execute(TABLE + ROWS)
+    with scene(database, tmp_path, {"type": "postgres", "url": replica.url}) as own:
+        own.catch_up()
+        control.pause(own.store, NAME)
+        assert wait_until(lambda: own.running.pipeline.status().state == "paused", 60)
+        database.execute("UPDATE item SET n = 11")
+        began = time.monotonic()
+        with pytest.raises(SinkError, match="it is paused") as refused:
+            own.verify()
+        assert f"tailrace sink resume {NAME}" in refused.value.hint
+        assert time.monotonic() - began < own.verification().wait_s, "it did not wait"
+        control.resume(own.store, NAME)
+        report = own.verify()
+        assert (named(report), report.exit_code) == ([], 0)
+
+
+def test_a_sink_that_does_not_run_is_reported_and_a_stop_ends_the_wait(
+    database: Database, replica: Database, tmp_path: Path
+) -> None:
+    database.execute(TABLE + ROWS)
+    with scene(database, tmp_path, {"type": "postgres", "url": replica.url}, delivers=False) as own:
+        with own.running:
+            own.catch_up()
+        database.execute("UPDATE item SET n = 11")
+        with pytest.raises(SinkError, match="not running, or is behind"):
+            replace(own.verification(), wait_s=1).run()
+        stop_at = time.monotonic() + 2
+        with pytest.raises(SinkError, match="not running, or is behind"):
+            replace(own.verification(), wait_s=600, is_cancelled=lambda: time.monotonic() > stop_at).run()
+
+
+def test_renamed_and_partitioned_tables_are_compared(database: Database, replica: Database, tmp_path: Path) -> None:
+    database.execute(
+        TABLE
+        + ROWS
+        + "CREATE TABLE log (day date, n int, note text, PRIMARY KEY (day, n)) PARTITION BY RANGE (day);"
+        + "CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');"
+        # A partition's columns may have another order.
+        + "CREATE TABLE log_2 (note text, n int NOT NULL, day date NOT NULL);"
+        + "ALTER TABLE log ATTACH PARTITION log_2 FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');"
+        + "INSERT INTO log SELECT DATE '2026-01-01' + n % 50, n, 'note ' || n FROM generate_series(1, 200) n;"
+        + "CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    )
+    with scene(database, tmp_path, {"type": "postgres", "url": replica.url}) as own:
+        own.catch_up()
+        database.execute("ALTER TABLE item RENAME TO thing; UPDATE log SET day = day + 31 WHERE n = 3")
+        own.catch_up()
+        report = own.verify()
+        assert (named(report), report.exit_code) == ([], 0)
+        assert {table.table: table.rows for table in report.tables} == {"public.thing": 300, "public.log": 200}
+        database.execute("UPDATE thing SET n = 12 WHERE id = 5")
+        own.catch_up()
+        # Renamed or not, the sink has one table of these rows.
+        with read_rows(own.given, own.configured) as reader:
+            (target,) = [stored.target for stored in reader.tables.values() if stored.target[1] != "log"]
+        replica.execute(f"UPDATE {'.'.join(target)} SET name = 'x' WHERE id = 7; DELETE FROM log WHERE n = 3")
+        found = own.verify()
+        assert [(table, kind, list(key.values())[-1]) for table, kind, key, _ in named(found)] == [
+            ("public.log", "missing", "3"),
+            ("public.thing", "changed", "7"),
+        ]
+        repaired, _ = own.repair(found)
+        assert (named(repaired), repaired.exit_code) == ([], 0)
+
+
+def test_the_background_verification_keeps_its_rate(database: Database, replica: Database, tmp_path: Path) -> None:
+    """It rests after each table for as long as the table's rows take at that rate."""
+    database.execute(TABLE + ROWS)
+    with scene(database, tmp_path, {"type": "postgres", "url": replica.url}) as own:
+        own.catch_up()
+        given = replace(own.given, verify=replace(own.given.verify, rows_per_second=30))
+        stopping = _RestlessEvent()
+        record = ContinuousVerification(given, [own.configured], stopping).run_once(own.configured)
+        assert record is not None
+        assert record.rows == 300
+        (rest_s,) = stopping.waits
+        assert 0 < rest_s < 10
+        assert rest_s + record.seconds == pytest.approx(10, abs=0.5)
+
+
+class _RestlessEvent(threading.Event):
+    """Notes how long somebody would have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()

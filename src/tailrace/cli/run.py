@@ -72,10 +72,11 @@ def supervise(
     configured = configured_sinks(settings)
     sinks = {sink.name: sink.common.type for sink in configured}
     store = Store.open(settings.store.url, settings.store.options)
-    deliver = invocation.child_command("deliver", *(["--master", master] if master else []))
+    spark = ["--master", master] if master else []
+    deliver = invocation.child_command("deliver", *spark)
     archive = invocation.child_command("archive") if settings.archive.enabled else None
     relay = partial(_relay, invocation.log_format)
-    verify = invocation.child_command("verify", "--continuous") if settings.verify.enabled else None
+    verify = invocation.child_command("verify", "--continuous", *spark) if settings.verify.enabled else None
     supervisor = Supervisor(invocation.child_command("capture"), deliver, sinks, relay, archive=archive, verify=verify)
     stopping = threading.Event()
 

@@ -8,6 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -22,6 +24,7 @@ from tailrace.log.terminal import printable_lines
 from tailrace.ops import supervisor_socket
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
+from tailrace.spark import session
 from tailrace.store import Store
 from tailrace.verify.continuous import ContinuousVerification
 from tailrace.verify.destination import check_source, check_verifiable
@@ -29,6 +32,7 @@ from tailrace.verify.difference import Difference
 from tailrace.verify.record import VerificationRecord
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
+from tailrace.verify.row_scan import SparkOnDemand
 from tailrace.verify.verification import Verification
 
 _COULD_NOT_COMPARE = 2
@@ -53,6 +57,9 @@ _COULD_NOT_COMPARE = 2
 @click.option(
     "--continuous", is_flag=True, help="Verify again and again, as often and as fast as [verify] says, until a signal."
 )
+@click.option(
+    "--master", metavar="URL", help="Spark master, for large tables of a lake. Default: all processors of this machine."
+)
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -63,6 +70,7 @@ def command(
     wait_s: float,
     as_json: bool,
     continuous: bool,
+    master: str | None,
 ) -> None:
     """Compare the rows at the destinations of SINKs with the source's, all at one position. Default: every sink that
     keeps rows.
@@ -70,6 +78,8 @@ def command(
     Capture and delivery go on meanwhile, and must run. Checksums of ranges of rows are compared first, then the rows of
     the ranges that differ. Each row that differs is printed with its key and its values, at the source and at the
     destination.
+
+    Spark compares tables of a lake from ten million rows on.
 
     With --repair, the process that delivers to the sink corrects these rows between two of its steps, and they are
     compared again.
@@ -81,16 +91,20 @@ def command(
     patterns = tuple([TablePattern.parse(text) for text in tables])
     stopping = threading.Event()
     on_stop(stopping.set)
+    spark = None
+    if find_spec("pyspark") is not None:
+        spark = SparkOnDemand(lambda packages: session("tailrace verify", master, packages=packages))
     if continuous:
         with supervisor_socket.report_to_supervisor(os.environ, dict, stopping.set):
-            ContinuousVerification(settings, _chosen(settings, names), stopping).run()
+            ContinuousVerification(settings, _chosen(settings, names), stopping, spark).run()
         return
     store = Store.open(settings.store.url, settings.store.options)
     found: list[dict[str, Any]] = []
     codes = [0]
+    options = VerifyOptions(patterns, wait_s, must_repair, stopping.is_set, spark)
     for configured in _chosen(settings, names):
         try:
-            report, totals = _verify(settings, configured, patterns, wait_s, must_repair, stopping.is_set)
+            report, totals = _verify(settings, configured, options)
         except TailraceError as error:
             codes.append(_COULD_NOT_COMPARE)
             found.append({"sink": configured.name, "error": str(error), "hint": error.hint})
@@ -131,28 +145,31 @@ def _chosen(settings: Settings, names: Sequence[str]) -> list[ConfiguredSink]:
     return chosen
 
 
-def _verify(
-    settings: Settings,
-    configured: ConfiguredSink,
-    patterns: tuple[TablePattern, ...],
-    wait_s: float,
-    must_repair: bool,
-    is_cancelled: Callable[[], bool],
-) -> tuple[SinkReport, RepairTotals]:
-    with _progress(configured.name) as update:
+@dataclass(frozen=True)
+class VerifyOptions:
+    tables: tuple[TablePattern, ...]
+    wait_s: float
+    must_repair: bool
+    is_cancelled: Callable[[], bool]
+    spark: SparkOnDemand | None
+
+
+def _verify(settings: Settings, configured: ConfiguredSink, options: VerifyOptions) -> tuple[SinkReport, RepairTotals]:
+    with _progress(configured.name) as update, contextlib.closing(options.spark or contextlib.ExitStack()):
         verification = Verification(
             settings,
             configured,
-            patterns,
-            wait_s,
-            is_cancelled,
+            options.tables,
+            options.wait_s,
+            options.is_cancelled,
             lambda table: update(f"sink {configured.name}: compared {table.table}, {table.rows:,} rows"),
+            options.spark,
         )
         report = verification.run()
-        if not must_repair:
+        if not options.must_repair:
             return report, RepairTotals()
         store = Store.open(settings.store.url, settings.store.options)
-        return repair_differences(verification, report, store, wait_s)
+        return repair_differences(verification, report, store, options.wait_s)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from tailrace.store import Store
 from tailrace.verify.destination import read_rows
 from tailrace.verify.record import VerificationRecord
 from tailrace.verify.report import SinkReport
+from tailrace.verify.row_scan import SparkOnDemand
 from tailrace.verify.verification import Verification
 
 _log = logging.getLogger("tailrace.verify")
@@ -26,8 +27,15 @@ _RETRY_S: Final = 60.0
 class ContinuousVerification:
     """Runs until it is stopped. Each table has a snapshot of its own, so none is held for long."""
 
-    def __init__(self, settings: Settings, sinks: Sequence[ConfiguredSink], stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sinks: Sequence[ConfiguredSink],
+        stopping: threading.Event,
+        spark: SparkOnDemand | None = None,
+    ) -> None:
         self._settings = settings
+        self._spark = spark
         self._sinks = sinks
         self._stopping = stopping
         self._store = Store.open(settings.store.url, settings.store.options)
@@ -49,7 +57,7 @@ class ContinuousVerification:
 
     def run_once(self, sink: ConfiguredSink) -> VerificationRecord | None:
         """Verify all tables of a sink, and store what was found. None: it was stopped."""
-        verification = Verification(self._settings, sink, is_cancelled=self._stopping.is_set)
+        verification = Verification(self._settings, sink, is_cancelled=self._stopping.is_set, spark=self._spark)
         with read_rows(self._settings, sink):
             pass  # it raises if the sink has delivered nothing yet
         oids = verification.wanted_oids()
@@ -80,6 +88,9 @@ class ContinuousVerification:
             record = self.run_once(sink)
         except TailraceError as error:
             return f"sink {sink.name} could not be verified: {error}. {error.hint}"
+        finally:
+            if self._spark is not None:
+                self._spark.close()
         if record is not None:
             incomplete = f", {record.tables_not_compared} tables not compared" if record.tables_not_compared else ""
             _log.info("sink %s: %d rows compared, %d differ%s", sink.name, record.rows, record.differences, incomplete)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from tailrace.change import Relation
-from tailrace.column_name import unused_name
 from tailrace.delivery.contract import State
 from tailrace.delivery.row_reader import DeliveredTable
 from tailrace.errors import SinkError, SinkRefused
@@ -19,13 +17,19 @@ from tailrace.lake.options import IcebergOptions
 from tailrace.lake.point import Point, PointTable
 from tailrace.lake.warehouse import Warehouse
 from tailrace.query.duckdb_engine import connect_to_lake
-from tailrace.sinks.iceberg.iceberg_schema import stored_texts
+from tailrace.sinks.iceberg import properties
+from tailrace.verify.column_match import ColumnMatch
+from tailrace.verify.lake_text import lake_texts
+from tailrace.verify.row_scan import RowScan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _BATCH_ROWS: Final = 50_000
 
 
 class LakeRowReader:
-    """Fulfils `RowReader`."""
+    """Fulfils `RowReader` and `ScansWithSpark`."""
 
     is_snapshot = True
     can_repair = True
@@ -48,7 +52,7 @@ class LakeRowReader:
             return
         try:
             for batch in self._scan(table):
-                yield _texts(relation, batch)
+                yield lake_texts(relation, batch)
         except duckdb.Error as error:
             raise SinkError(
                 f"{table.name} cannot be read at snapshot {table.snapshot}: {str(error).splitlines()[0]}",
@@ -57,6 +61,16 @@ class LakeRowReader:
 
     def comparable(self, oid: int, rows: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         return rows
+
+    @property
+    def packages(self) -> Sequence[str]:
+        return properties.packages(self._options)
+
+    def scan(self, spark: SparkSession, oid: int, match: ColumnMatch) -> RowScan:
+        from tailrace.verify.spark_scan import LakeScan, lake_session  # Spark may not be installed
+
+        own = lake_session(spark, self._options)
+        return LakeScan(own, self._mirrors[oid], self.tables[oid].relation, match)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -81,21 +95,3 @@ def read_lake(sink: str, options: IcebergOptions) -> Iterator[LakeRowReader]:
         yield reader
     finally:
         reader.close()
-
-
-def _texts(relation: Relation, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """PostgreSQL's texts of stored rows."""
-    special: dict[str, dict[int, str]] = {}
-    name = unused_name("_special", relation)
-    if name in batch.schema.names:
-        for row, entries in enumerate(batch.column(batch.schema.names.index(name)).to_pylist()):
-            for column, text in entries or ():
-                special.setdefault(column, {})[row] = text
-    arrays = []
-    # By index: DuckDB does not distinguish `Id` from `id`, and renames the second.
-    for index, column in enumerate(relation.columns):
-        array = batch.column(index)
-        if not pa.types.is_string(array.type):
-            array = stored_texts(array, column, special.get(column.name, {}))
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in relation.columns])

@@ -28,11 +28,18 @@ class RangeHash:
 
     def sums(self, batches: Iterable[pa.RecordBatch]) -> RangeSums:
         """The checksums of all ranges."""
-        counts = np.zeros(self.ranges, np.int64)
-        totals = np.zeros(self.ranges, np.uint64)
+        return self.totals(batches).sums()
+
+    def totals(self, batches: Iterable[pa.RecordBatch]) -> RangeTotals:
+        """The same as columns, which can be added."""
+        found = self.no_rows()
         for batch in batches:
-            self._add(counts, totals, self._keys_of(batch), self._row_hashes(batch))
-        return _range_sums(counts, totals)
+            found.add(self._numbers(self._keys_of(batch)), self._row_hashes(batch))
+        return found
+
+    def no_rows(self) -> RangeTotals:
+        """The checksums of no rows."""
+        return RangeTotals(np.zeros(self.ranges, np.int64), np.zeros(self.ranges, np.uint64))
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> RowHashes:
         """The hashes of all rows, from which checksums without some rows can be computed later."""
@@ -53,11 +60,6 @@ class RangeHash:
         """Hashes of keys, given their columns in the order of `key`."""
         return _mixed(row_hashes(columns) ^ np.uint64(self.seed))
 
-    def _add(self, counts: npt.NDArray[np.int64], totals: U64, keys: U64, rows: U64) -> None:
-        numbers = self._numbers(keys)
-        counts += np.bincount(numbers, minlength=self.ranges)
-        np.add.at(totals, numbers, rows)
-
     def _numbers(self, keys: U64) -> npt.NDArray[np.int64]:
         return (keys & np.uint64(self.ranges - 1)).astype(np.int64)
 
@@ -67,6 +69,26 @@ class RangeHash:
     def _row_hashes(self, batch: pa.RecordBatch) -> U64:
         # A sum of the hashes themselves would be the same if two rows exchanged values.
         return _mixed(row_hashes(batch.columns) ^ np.uint64(self.seed))
+
+
+@dataclass(frozen=True)
+class RangeTotals:
+    """The checksums of all ranges, as columns by the number of the range."""
+
+    counts: npt.NDArray[np.int64]
+    hashes: U64
+
+    def add(self, numbers: npt.NDArray[np.int64], rows: U64) -> None:
+        """Add rows, given the numbers of their ranges and their hashes."""
+        self.counts[:] += np.bincount(numbers, minlength=len(self.counts))
+        np.add.at(self.hashes, numbers, rows)
+
+    def add_totals(self, other: RangeTotals) -> None:
+        self.counts[:] += other.counts
+        self.hashes[:] += other.hashes
+
+    def sums(self) -> RangeSums:
+        return {int(n): RangeSum(int(self.counts[n]), int(self.hashes[n])) for n in np.flatnonzero(self.counts)}
 
 
 @dataclass(frozen=True)
@@ -80,14 +102,9 @@ class RowHashes:
     def sums(self, without: U64 | None = None) -> RangeSums:
         """The checksums of all ranges, without the rows whose keys have these hashes."""
         kept = slice(None) if without is None or not len(without) else ~np.isin(self.keys, without)
-        counts = np.zeros(self.hash.ranges, np.int64)
-        totals = np.zeros(self.hash.ranges, np.uint64)
-        self.hash._add(counts, totals, self.keys[kept], self.rows[kept])
-        return _range_sums(counts, totals)
-
-
-def _range_sums(counts: npt.NDArray[np.int64], totals: U64) -> RangeSums:
-    return {int(n): RangeSum(int(counts[n]), int(totals[n])) for n in np.flatnonzero(counts)}
+        found = self.hash.no_rows()
+        found.add(self.hash._numbers(self.keys[kept]), self.rows[kept])
+        return found.sums()
 
 
 def _mixed(hashes: U64) -> U64:

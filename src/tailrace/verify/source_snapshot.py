@@ -14,7 +14,7 @@ from psycopg import sql
 from tailrace import types
 from tailrace.capture.postgres import slot, snapshot_plan
 from tailrace.capture.postgres.log_check import check_log
-from tailrace.capture.postgres.snapshot_plan import TablePlan
+from tailrace.capture.postgres.snapshot_plan import TablePart, TablePlan
 from tailrace.capture.postgres.snapshot_transaction import locked, use_snapshot
 from tailrace.capture.postgres.source_connection import connect, connect_replication
 from tailrace.capture.postgres.source_error import source_errors
@@ -26,6 +26,7 @@ from tailrace.state.fold import key_columns
 from tailrace.store import Store
 
 _WHOLE_HEAP = 1 << 62
+_PART_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class SourceSnapshot:
     """The tables hold all transactions that commit below this LSN, and none at or above it."""
     tables: Mapping[int, TablePlan]
     """The published tables, by oid."""
+    settings: SourceSettings
     _connection: psycopg.Connection[Any]
 
     def relation(self, oid: int) -> Relation:
@@ -50,6 +52,20 @@ class SourceSnapshot:
             selects = [part.select for part in plan.parts] or [_nothing(plan.relation)]
             rows = sql.SQL("({})").format(sql.SQL(" UNION ALL ").join(selects))
             yield TableQuery(self._connection, rows, plan.relation, source_errors)
+
+    def export(self) -> str:
+        """The snapshot's name, for other connections. It is valid as long as this snapshot."""
+        with source_errors():
+            row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def parts(self, oid: int, most: int) -> tuple[TablePart, ...]:
+        """A table's rows in parts of some hundred thousand or more, to be read one by one: about `most` parts."""
+        total = sum(part.heap.pages * part.heap.page_bytes for part in self.tables[oid].parts)
+        tables = snapshot_plan.select_tables(self._connection, self.settings.publication, [oid])
+        (plan,) = snapshot_plan.plan(self._connection, tables, max(_PART_BYTES, total // most))
+        return plan.parts
 
     def key_types(self, oid: int) -> list[str]:
         relation = self.relation(oid)
@@ -75,7 +91,7 @@ def source_snapshot(settings: Settings, store: Store, is_cancelled: Callable[[],
             _check_publication(connection, source.publication)
         tables = snapshot_plan.select_tables(connection, source.publication)
         plans = snapshot_plan.plan(connection, tables, _WHOLE_HEAP)
-        yield SourceSnapshot(created.lsn, {plan.relation.oid: plan for plan in plans}, connection)
+        yield SourceSnapshot(created.lsn, {plan.relation.oid: plan for plan in plans}, source, connection)
 
 
 def published_relations(source: SourceSettings) -> list[Relation]:

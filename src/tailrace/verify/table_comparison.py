@@ -18,11 +18,14 @@ from tailrace.delivery.transforms import Shaping, TableShaping
 from tailrace.images import Images
 from tailrace.log.decoding import TableChanges
 from tailrace.sinks.database.postgresql.table_query import HashesRows, RangeSum, RangeSums, RowHash, TableQuery
-from tailrace.state import fold, log_window, table_state
+from tailrace.state import fold, log_window
+from tailrace.verify import row_scan
 from tailrace.verify.column_match import ColumnMatch
 from tailrace.verify.difference import differences
 from tailrace.verify.range_hash import U64, RangeHash, columns_of, range_count
 from tailrace.verify.report import TableReport
+from tailrace.verify.row_form import RowForm
+from tailrace.verify.row_scan import LocalScan, RowScan, ScansWithSpark, SparkOnDemand
 from tailrace.verify.source_snapshot import SourceSnapshot
 
 MAX_DIFFERENCES: Final = 10_000
@@ -47,6 +50,8 @@ class TableComparison:
     changes: Sequence[TableChanges]
     """The table's changes between the source's snapshot and the position."""
     position: Lsn
+    spark: SparkOnDemand | None = None
+    """For large tables; None if this process must not use Spark."""
     report: TableReport = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,15 +144,31 @@ class TableComparison:
     def _compare_here(self, match: ColumnMatch) -> None:
         ranges = range_count(self.source.tables[self.oid].estimated_rows)
         hash_ = RangeHash(match.key, ranges, secrets.randbits(63))
-        found = hash_.sums(self.stored_rows(match))
+        ours, theirs = self._scans(match)
+        found = theirs.sums(hash_)
         self.count(found, ranges)
-        expected = hash_.sums(self.expected_rows(match))
+        self.drill_down(
+            match, ours.sums(hash_), found, lambda wanted: (ours.select(hash_, wanted), theirs.select(hash_, wanted))
+        )
 
-        def read(wanted: Collection[int]) -> RowPair:
-            rows = hash_.select(self.expected_rows(match), wanted), hash_.select(self.stored_rows(match), wanted)
-            return [*rows[0]], [*rows[1]]
+    def _scans(self, match: ColumnMatch) -> tuple[RowScan, RowScan]:
+        """The rows that the destination should have, and those that it has."""
+        if self.spark is None or not isinstance(self.reader, ScansWithSpark) or not self._has_large_parts():
+            return LocalScan(lambda: self.expected_rows(match)), LocalScan(lambda: self.stored_rows(match))
+        from tailrace.verify.spark_scan import MAX_PARTS, SourceScan  # Spark may not be installed
 
-        self.drill_down(match, expected, found, read)
+        session = self.spark.session(self.reader.packages)
+        source = self.source
+        form = RowForm(self.shaping, self.stored.relation, match)
+        parts = source.parts(self.oid, MAX_PARTS)
+        expected = SourceScan(session, source.settings, source.export(), parts, self.changes, form)
+        return expected, self.reader.scan(session, self.oid, match)
+
+    def _has_large_parts(self) -> bool:
+        """Whether the source's table is large, and its parts can be read one by one."""
+        plan = self.source.tables[self.oid]
+        is_large = bool(plan.parts) and plan.estimated_rows >= row_scan.SPARK_ROWS
+        return is_large and (not self.changes or log_window.are_of_keys(self.then, self.changes))
 
     def expected_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
         """The rows that the destination should have, read from the source."""
@@ -162,11 +183,8 @@ class TableComparison:
 
     def as_stored(self, match: ColumnMatch, rows: Iterator[tuple[Relation, Images]]) -> Iterator[pa.RecordBatch]:
         """Rows of the source, shaped as delivery shapes them, in the form in which the destination holds them."""
-        for relation, images in rows:
-            for changes in self.shaping.apply([table_state.snapshot_changes(relation, images)]):
-                assert isinstance(changes, TableChanges)
-                stored = _in_columns_of(self.stored.relation, changes.new.batch, match)
-                yield columns_of(self.reader.comparable(self.oid, stored), match.stored, match.names)
+        form = RowForm(self.shaping, self.stored.relation, match)
+        return form.of(rows, lambda batch: self.reader.comparable(self.oid, batch))
 
     def stored_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
         for batch in self.reader.rows(self.oid):
@@ -254,13 +272,3 @@ def _groups(differing: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list
 def _places(relation: Relation, names: Sequence[str]) -> list[int]:
     indexes = {column.name: index for index, column in enumerate(relation.columns)}
     return [indexes[name] for name in names]
-
-
-def _in_columns_of(stored: Relation, batch: pa.RecordBatch, match: ColumnMatch) -> pa.RecordBatch:
-    """Rows in the destination's columns; NULL in those that are not compared."""
-    source_of = dict(zip(match.stored, match.source, strict=True))
-    arrays = [
-        batch.column(source_of[index]) if index in source_of else pa.nulls(len(batch), pa.string())
-        for index in range(len(stored.columns))
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in stored.columns])

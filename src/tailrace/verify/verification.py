@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.change import Lsn, Relation
+from tailrace.delivery import control
 from tailrace.delivery.contract import State
 from tailrace.delivery.row_reader import RowReader
 from tailrace.delivery.sink_settings import ConfiguredSink
@@ -27,10 +28,12 @@ from tailrace.store import Store
 from tailrace.verify.destination import check_verifiable, read_rows
 from tailrace.verify.document_comparison import DocumentComparison
 from tailrace.verify.report import SinkReport, TableReport
+from tailrace.verify.row_scan import SparkOnDemand
 from tailrace.verify.source_snapshot import SourceSnapshot, published_relations, source_snapshot
 from tailrace.verify.table_comparison import TableComparison
 
 _POLL_S: Final = 0.1
+_MAX_POLL_S: Final = 1.0
 _MAX_ROUNDS: Final = 5
 """How often documents that changed while they were read are looked up again."""
 
@@ -49,6 +52,8 @@ class Verification:
     """How long to wait for capture and the sink to pass the source's snapshot."""
     is_cancelled: Callable[[], bool] = lambda: False
     on_table: OnTable = lambda _: None
+    spark: SparkOnDemand | None = None
+    """Reads large tables, where the destination can be read with Spark. None: everything is read in this process."""
 
     def __post_init__(self) -> None:
         check_verifiable(self.settings, self.configured)
@@ -105,7 +110,8 @@ class Verification:
             elif ends[oid] > log.end_lsn():
                 report.error = f"the sink has loaded it as of {ends[oid]}, and the log is not there yet"
             else:
-                report = self._guarded(TableComparison(source, stored, oid, shaping, changes.get(oid, []), ends[oid]))
+                own = changes.get(oid, [])
+                report = self._guarded(TableComparison(source, stored, oid, shaping, own, ends[oid], self.spark))
             report.seconds = time.monotonic() - began
             yield report
 
@@ -128,7 +134,7 @@ class Verification:
             elif stored.state.tables[relation.oid] > source.lsn:
                 report.error = f"the sink has loaded it as of {stored.state.tables[relation.oid]}: verify it again"
             else:
-                comparison = DocumentComparison(source, stored, relation.oid, shaping, [], source.lsn, log)
+                comparison = DocumentComparison(source, stored, relation.oid, shaping, [], source.lsn, log=log)
                 report = self._guarded(comparison)
                 if comparison.changed is not None:
                     changed[relation.oid] = comparison.changed
@@ -160,7 +166,7 @@ class Verification:
                     if report.oid not in source.tables or report.oid not in stored.tables:
                         report.error = "the table was dropped while it was compared"
                         continue
-                    comparison = DocumentComparison(source, stored, report.oid, shaping, [], source.lsn, log)
+                    comparison = DocumentComparison(source, stored, report.oid, shaping, [], source.lsn, log=log)
                     comparison.only = keys[report.oid]
                     again = self._guarded(comparison)
                     report.differences += again.differences
@@ -198,8 +204,10 @@ class Verification:
     @contextmanager
     def _reader_past(self, log: LogReader, lsn: Lsn, deadline: float) -> Iterator[RowReader]:
         """A view of the destination, once it has everything that commits below the LSN."""
-        problem: SinkError | None = None
+        poll_s = _POLL_S
         while True:
+            cursor: Lsn | None = None
+            problem: SinkError | None = None
             with ExitStack() as stack:
                 try:
                     reader = stack.enter_context(read_rows(self.settings, self.configured))
@@ -210,15 +218,26 @@ class Verification:
                 if has_passed:
                     yield reader
                     return
-            if problem is not None and time.monotonic() > deadline:
-                raise problem
-            if time.monotonic() > deadline or self.is_cancelled():
-                raise SinkError(
-                    f"sink {self.configured.name} is at {cursor}, and the source is at {lsn}: "
-                    "it is not running, or is behind",
-                    "start it with `tailrace run` or `deliver`, and see `tailrace status`; --wait waits longer",
-                )
-            time.sleep(_POLL_S)
+            if self._is_paused() or time.monotonic() > deadline or self.is_cancelled():
+                raise problem or self._behind(cursor, lsn)
+            time.sleep(poll_s)
+            poll_s = min(poll_s * 1.5, _MAX_POLL_S)  # each attempt is a connection
+
+    def _behind(self, cursor: Lsn | None, lsn: Lsn) -> SinkError:
+        name = self.configured.name
+        where = f"sink {name} is at {cursor}, and the source is at {lsn}"
+        if self._is_paused():
+            return SinkError(f"{where}: it is paused", f"`tailrace sink resume {name}` resumes it")
+        return SinkError(
+            f"{where}: it is not running, or is behind",
+            "start it with `tailrace run` or `deliver`, and see `tailrace status`; --wait waits longer",
+        )
+
+    def _is_paused(self) -> bool:
+        """A paused sink is not waited for: that would only hold the source's snapshot."""
+        return control.load(
+            Store.open(self.settings.store.url, self.settings.store.options), self.configured.name
+        ).is_paused
 
 
 def _end(state: State, oid: int, lsn: Lsn) -> Lsn:

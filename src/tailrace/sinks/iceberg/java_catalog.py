@@ -21,7 +21,7 @@ from tailrace.errors import ConfigError, SinkError, SinkRefused
 from tailrace.lake.options import IcebergOptions
 from tailrace.sinks.iceberg.deletion_vector import VectorBlob
 from tailrace.sinks.iceberg.java_error import translate_java_errors
-from tailrace.sinks.iceberg.properties import PROBE_CLASSES, catalog_properties, packages
+from tailrace.sinks.iceberg.properties import CATALOG, PROBE_CLASSES, catalog_properties, packages
 
 _CLASSES: Final = (
     *("CatalogUtil", "ContentFileParser", "DataFiles", "MetricsConfig", "SchemaParser"),
@@ -55,7 +55,7 @@ class JavaCatalog:
             hadoop = context._jsc.hadoopConfiguration()
             # Beside each local file Hadoop writes one with checksums, which nobody else reads: half of a lake's files.
             self._jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
-            self._catalog = self.java.CatalogUtil.buildIcebergCatalog("lake", java_properties, hadoop)
+            self._catalog = self.java.CatalogUtil.buildIcebergCatalog(CATALOG, java_properties, hadoop)
 
     def close(self) -> None:
         with translate_java_errors("the catalog"):

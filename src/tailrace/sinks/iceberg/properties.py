@@ -12,6 +12,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tailrace.errors import ConfigError
 from tailrace.lake.options import CatalogKind, IcebergOptions
 
+CATALOG: Final = "lake"
+"""The catalog's name, which is part of a table's identity in a catalog in SQL."""
 ICEBERG: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _JDBC: Final[Mapping[CatalogKind, str]] = {
     "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
