@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from tests.fixtures.browser import Page
@@ -127,6 +128,7 @@ def test_changes_are_found_by_time_and_transaction(scene: DashboardScene, page: 
         "BEGIN; INSERT INTO orders VALUES (2, NULL), (3, ''); UPDATE orders SET note = 'x' WHERE id = 1; COMMIT",
     )
     last = changes[-1]
+    page.send("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
     with scene.serving() as url:
         page.resize(1280, 900)
         page.open(f"{url}/#/changes")
@@ -142,9 +144,12 @@ def test_changes_are_found_by_time_and_transaction(scene: DashboardScene, page: 
         page.wait("document.querySelectorAll('.changes > li').length === 3")
         assert page.run("document.querySelector('input[placeholder*=xid]').value") == str(last.position.commit_lsn)
 
-        # The reader's own time, to the second: the first insert is at least one second older.
+        # Times are the reader's own, to the second: the first insert is at least one second older.
         page.open(f"{url}/#/changes")
         page.wait("document.querySelectorAll('.changes > li').length === 4")
+        shown = page.run("document.querySelector('.changes time').innerText")
+        assert shown == str(last.committed_at.astimezone(ZoneInfo("Asia/Kolkata")))[:19]
+        page.wait_for("Times are in Asia/")
         at = int(last.committed_at.timestamp())
         local = f"new Date({at} * 1000 - new Date({at} * 1000).getTimezoneOffset() * 60000).toISOString().slice(0, 19)"
         page.run(f"document.querySelectorAll('input[type=datetime-local]')[0].value = {local}")

@@ -56,7 +56,7 @@ except TailraceError:
 class Pair:
     """A supervisor with two child processes that files in a directory control."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, has_verification: bool = False) -> None:
         self.directory = directory
         self.lines: list[str] = []
         script = directory / "child.py"
@@ -65,12 +65,14 @@ class Pair:
             json.dumps({"capture": CaptureStatus("streaming", operations={"INSERT": 7}).to_json()})
         )
         (directory / "deliver.json").write_text(f'{{"sinks": [{SINK.to_json()}]}}')
+        (directory / "verify.json").write_text("{}")
         command = [sys.executable, str(script), str(directory)]
         self.supervisor = Supervisor(
             [*command, "capture"],
             [*command, "deliver"],
             {SINK.name: SINK.type},
             lambda name, line: self.lines.append(f"{name}: {line}"),
+            verify=[*command, "verify"] if has_verification else None,
         )
 
     def starts(self, name: str) -> list[int]:
@@ -194,6 +196,24 @@ def test_a_sink_that_failed_permanently_in_a_process_that_continues(tmp_path: Pa
         assert [(failure.message, failure.hint) for failure in pair.supervisor.failures] == [
             ("it was rejected", "fix it")
         ]
+        assert not pair.supervisor.is_finished
+    finally:
+        pair.supervisor.kill()
+        pair.supervisor.stop()
+
+
+def test_a_verification_that_failed_is_a_warning_and_stops_nothing_else(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, has_verification=True)
+    pair.supervisor.start()
+    try:
+        pair.await_state("deliver", "running")
+        assert wait_until(lambda: bool(pair.starts("verify")), 30)
+        assert pair.supervisor.overview().warnings == []
+        (tmp_path / "verify.fail").write_text("SinkRefused")
+        assert wait_until(lambda: bool(pair.supervisor.overview().warnings), 30), pair.lines
+        overview = pair.supervisor.overview()
+        assert overview.warnings == ["no sink is compared with the source: verify: a SinkRefused. fix it"]
+        assert overview.faults == []
         assert not pair.supervisor.is_finished
     finally:
         pair.supervisor.kill()

@@ -273,6 +273,8 @@ class Overview:
     recovery: RecoveryStatus | None = None
     verified: Sequence[VerificationRecord] = field(default=())
     """What the last verification of each sink found."""
+    verification_failure: str | None = None
+    """Why no sink is compared with the source in the background; None if they are, or nobody wants it."""
 
     @property
     def uncaptured(self) -> Sequence[UncapturedTable] | None:
@@ -298,6 +300,11 @@ class Overview:
                 f"sink {r.sink}: {r.differences:,} rows differ from the source's"
                 for r in self.verified
                 if r.differences
+            ),
+            *(
+                [f"no sink is compared with the source: {self.verification_failure}"]
+                if self.verification_failure
+                else []
             ),
         ]
 

@@ -298,7 +298,12 @@ class Supervisor:
 
     def overview(self) -> Overview:
         """Return the status that the child processes last reported."""
-        return Overview(capture=self._capture_status(), archive=self._archive_status(), sinks=self._sink_statuses())
+        return Overview(
+            capture=self._capture_status(),
+            archive=self._archive_status(),
+            sinks=self._sink_statuses(),
+            verification_failure=self._verification_failure(),
+        )
 
     def _capture_status(self) -> CaptureStatus:
         raw = self._capture.report.get(CAPTURE)
@@ -311,6 +316,11 @@ class Supervisor:
         raw = self._archive.report.get(ARCHIVE)
         status = ArchiveStatus("starting") if raw is None else ArchiveStatus.from_json(raw)
         return replace(status, **_child_state(self._archive))
+
+    def _verification_failure(self) -> str | None:
+        if self._verify is None or self._verify.failure is None or self._verify.state == "stopped":
+            return None
+        return f"{self._verify.failure.message}. {self._verify.failure.hint}"
 
     def _sink_statuses(self) -> list[SinkStatus]:
         child = self._deliver
