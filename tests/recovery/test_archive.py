@@ -35,7 +35,7 @@ from tests.recovery.scene import (
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.errors import ConfigError, CorruptError, FencedError, GapError, StoreError, WrongSource
+from tailrace.errors import ConfigError, CorruptError, FencedError, GapError, SourceRefused, StoreError, WrongSource
 from tailrace.finding import Severity
 from tailrace.recovery import compressed_object
 from tailrace.recovery.check import inspect_archive
@@ -380,6 +380,10 @@ def test_check_names_what_prevents_archive_and_backups(workspace: Path) -> None:
             connection.execute("CREATE ROLE weak LOGIN")
         source = SourceSettings(url=server.url_of("postgres", "weak"))
         found = inspect_archive(Settings(source=source, store=StoreSettings(url=str(workspace / "store"))))
+        with ArchiveThread(configured(server), Store.open(str(workspace / "store"))) as thread:
+            error = thread.failure()
+    assert isinstance(error, SourceRefused)
+    assert "set max_wal_senders = 10" in error.hint
     errors = {f.subject: f.fix for f in found if f.severity is Severity.ERROR}
     assert errors == {
         "role weak": 'ALTER ROLE "weak" REPLICATION;',

@@ -39,6 +39,13 @@ _RULES: Final = (
         r"replication slot .* is active",
         "another capture uses it, or the server has not yet noticed that the last one ended (wal_sender_timeout)",
     ),
+    Rule(
+        SourceRefused,
+        "53300",
+        r"max_wal_senders\W+currently 0\b",
+        "the server allows no replication: set max_wal_senders = 10 and wal_level = logical (for the archive alone, "
+        "replica), and restart the server",
+    ),
     Rule(SourceRefused, "53400", r"all replication slots are in use", _CHECK),
 )
 _OTHERWISE: Final = (
