@@ -46,7 +46,8 @@ class DatabaseWriter:
         self.directory = directory
         self._wal = wal
         self._source = source if source is not None else SlateDbSettings(url=directory.as_uri())
-        self._settings = {"flush_interval": "1h", **settings}
+        # A flush of the table waits for the compactor, which looks every five seconds by default.
+        self._settings = {"flush_interval": "1h", "compactor_options.poll_interval": "50ms", **settings}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
