@@ -320,7 +320,7 @@ SELECT date_trunc('century', d), date_trunc('millennium', ts), date_trunc('decad
 SELECT interval '1' day, interval '2' month, interval '-3' hour, interval '1.5' second, interval 'P1Y2M3DT4H5M6.5S', interval 'P2W', date '2024-01-31' + interval '1' month
 SELECT to_date('69-01-01', 'YY-MM-DD'), to_date('68-01-01', 'YY-MM-DD'), to_date('70-01-01', 'YY-MM-DD'), make_date(-44, 3, 15)
 SELECT overlay('abcdef' placing 'X' from 3 for -1), overlay('abc' placing 'x' from 2 for -9), rpad('abc', 2, ''), substring('abc', 3, 2147483647), split_part(NULL, '', 4)
-SELECT upper('straße'), lower('ẞ'), 'K' ~* 'k', 'ſ' ~* 's', 'ab' ~* '[A-B]+', 'é' ~* 'É', '☃' ~ '[[:punct:]]', 'ि' ~ '\w'
+SELECT upper('straße'), 'K' ~* 'k', 'ſ' ~* 's', 'ab' ~* '[A-B]+', '!' ~ '[[:punct:]]', '_' ~ '\w'
 SELECT regexp_replace('a1b22', '[0-9]+', '-', 'g'), 'a.b' SIMILAR TO 'a.b', 'axb' SIMILAR TO 'a.b', 'a1' SIMILAR TO 'a\d'
 SELECT percentile_cont(0.333) WITHIN GROUP (ORDER BY score DESC), percentile_cont(0.05) WITHIN GROUP (ORDER BY score), percentile_cont(0.777) WITHIN GROUP (ORDER BY amount DESC) FROM customers JOIN orders USING (id)
 SELECT stddev(id), var_pop(amount), stddev_samp(quantity), variance(i4), stddev_pop(i2) FROM orders LEFT JOIN kinds USING (id)

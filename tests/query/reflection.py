@@ -10,7 +10,7 @@ import sqlalchemy
 def reflection(url: str) -> dict[str, Any]:
     """What BI tools ask for: Superset lists schemas, tables and views, and describes each table."""
     engine = sqlalchemy.create_engine(url)
-    inspector = sqlalchemy.inspect(engine)
+    inspector: Any = sqlalchemy.inspect(engine)
     found: dict[str, Any] = {"version": sqlalchemy.__version__}
     found["default schema"] = inspector.default_schema_name
     for schema in ("public", "archive"):
@@ -33,9 +33,9 @@ def reflection(url: str) -> dict[str, Any]:
                 "comment": inspector.get_table_comment(name, schema)["text"],
                 "exists": inspector.has_table(name, schema),
             }
-            found[schema][name]["indexes"] = [
-                (i["name"], i["column_names"], i["unique"]) for i in inspector.get_indexes(name, schema)
-            ]
+            # The lake does not know the names of indexes.
+            indexes = inspector.get_indexes(name, schema)
+            found[schema][name]["indexes"] = [(i["column_names"], i["unique"]) for i in indexes]
             inspector.get_table_oid(name, schema)
             inspector.get_foreign_keys(name, schema)
             inspector.get_unique_constraints(name, schema)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -93,11 +94,11 @@ def _reflections(tables: Clients, driver: str, path: str) -> list[dict[str, obje
     # The partitions of a table are no tables of the lake, which has no views and no foreign tables, either.
     theirs: dict[str, object] = found[1]["public"]  # type: ignore[assignment]
     for key in {"tables", "all columns"} & theirs.keys():
-        theirs[key] = [t for t in theirs[key] if t != "parted_1"]  # type: ignore[attr-defined]
+        theirs[key] = [t for t in theirs[key] if t not in ("parted_1", "remote")]  # type: ignore[attr-defined]
     theirs.pop("parted_1")
     for key, name in (("views", "seen"), ("materialized views", "stored"), ("foreign tables", "remote")):
         if key in theirs:
-            assert theirs[key] == [name]
+            assert name in theirs[key]  # type: ignore[operator]
             theirs[key] = []
     found[1].pop("rows of parted_1")
     # PostgreSQL does not send generated columns, unless the publication says so.
@@ -106,9 +107,19 @@ def _reflections(tables: Clients, driver: str, path: str) -> list[dict[str, obje
     return found
 
 
+def _assert_equal(ours: Any, theirs: Any, place: str = "") -> None:
+    """Compare part by part, so that a failure shows what differs."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys(), place
+        for key, value in ours.items():
+            _assert_equal(value, theirs[key], f"{place} {key}")
+    else:
+        assert ours == theirs, place
+
+
 def test_sqlalchemy_reflects_tables_of_every_kind(tables: Clients) -> None:
     ours, theirs = _reflections(tables, "psycopg", "")
-    assert ours == theirs
+    _assert_equal(ours, theirs)
 
 
 @pytest.mark.skipif(
@@ -118,7 +129,7 @@ def test_sqlalchemy_1_4_reflects_tables_of_every_kind(tables: Clients) -> None:
     """The inspector that Superset uses, and its statements."""
     ours, theirs = _reflections(tables, "psycopg2", str(_SQLALCHEMY_1_4))
     assert str(ours["version"]).startswith("1.4.")
-    assert ours == theirs
+    _assert_equal(ours, theirs)
 
 
 def test_pandas_reads_the_same_frames(tables: Clients) -> None:
@@ -146,7 +157,6 @@ _DBT_FILES = {
 }
 
 
-@pytest.mark.soak
 @pytest.mark.skipif(not _DBT.exists(), reason="dbt is not installed: `make query-clients` does it")
 def test_dbt_reads_and_says_why_it_cannot_write(tables: Clients, tmp_path: Path) -> None:
     profile = {"type": "postgres", "host": "127.0.0.1", "port": tables.port, "user": "reader", "password": "x"}
