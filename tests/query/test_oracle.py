@@ -41,7 +41,7 @@ def both(stack: QueryStack) -> Any:
         yield ours, theirs
 
 
-@pytest.mark.parametrize("query", _queries("exact.sql"))
+@pytest.mark.parametrize("query", [*_queries("exact.sql"), *_queries("analyst.sql")])
 def test_result_equals_postgresql(both: Any, query: str) -> None:
     ours, theirs = both
     assert _answer(ours, query) == _answer(theirs, query)

@@ -120,6 +120,9 @@ _MACROS: Final = (
     "pg_truncate_year(a, n) AS CASE WHEN NOT isfinite(a) THEN a WHEN a < TIMESTAMP '0001-01-01' THEN"
     " error('[0A000] date_trunc of years before Christ is not supported') WHEN a IS NOT NULL THEN"
     ' make_timestamp(system.main."//"(year(a) - 1, n) * n + 1, 1, 1, 0, 0, 0) END',
+    # DuckDB's year 0 is 1 BC, which is -1 for PostgreSQL.
+    "pg_era_year(y) AS CASE WHEN y <= 0 THEN y - 1 ELSE y END",
+    'pg_decade(y) AS CASE WHEN y < 0 THEN -system.main."//"(9 - y, 10) ELSE system.main."//"(y, 10) END',
     "pg_year(y) AS CASE WHEN y = 0 THEN error('[22008] date field value out of range: 0') WHEN y < 0 THEN y + 1"
     " ELSE y END",
     "pg_to_timestamp(a) AS CASE WHEN isinf(a) THEN CASE WHEN a > 0 THEN 'infinity' ELSE '-infinity' END::TIMESTAMPTZ"
@@ -220,8 +223,9 @@ _MACROS: Final = (
     " (a TIME, n) AS CASE WHEN round(epoch_us(a), n - 6) >= 86400000000 THEN"
     " error('[0A000] the time 24:00:00 is not supported')"
     " ELSE make_timestamp(round(epoch_us(a), n - 6)::BIGINT)::TIME END",
-    "initcap(a) AS array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
-    " lambda w: upper(w[1]) || w[2:]), '')",
+    "initcap(a) AS CASE WHEN a = '' THEN '' ELSE"
+    " array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
+    " lambda w: upper(w[1]) || w[2:]), '') END",
     "pg_overlay(a, b, s) AS pg_overlay_part(a, b, s, length(b)), (a, b, s, n) AS pg_overlay_part(a, b, s, n)",
     "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",

@@ -45,7 +45,7 @@ _UNSUPPORTED: Final = (
 _NAMES: Final = sorted((*_CODES, *_NUMBERS, *_UNSUPPORTED), key=len, reverse=True)
 _ELEMENT: Final = re.compile(
     rf"""
-      "(?P<quoted>[^"]*)" | \\(?P<escaped>.)
+      "(?P<quoted>(?:[^"\\]|\\.)*)" | \\(?P<escaped>")
     | (?P<fill>FM)? (?P<name>{"|".join(map(re.escape, _NAMES))}|FF[1-6]) (?P<th>TH)?
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
@@ -72,7 +72,8 @@ def _parts(pattern: str) -> Iterator[_TemplatePart]:
             continue
         at = found.end()
         if found["name"] is None:
-            yield _TemplatePart(found["quoted"] if found["quoted"] is not None else found["escaped"])
+            quoted = found["quoted"]
+            yield _TemplatePart(found["escaped"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
             continue
         name = by_letters.get(found["name"].upper(), "")
         if name in _UNSUPPORTED or not name or found["th"]:
@@ -119,7 +120,8 @@ def _plain_code(part: _TemplatePart) -> str | None:
     if part.name[1:].islower():
         is_same = part.text == part.name and (part.is_short or part.name not in _PADDED)
     else:
-        is_same = (part.text.isupper() or part.name not in ("AM", "PM")) and not part.is_short
+        is_same = part.text.isupper() or part.name not in ("AM", "PM")
+        is_same = is_same and (not part.is_short or part.name in ("MS", "US"))
     return _CODES[part.name] if is_same else None
 
 

@@ -488,7 +488,9 @@ class Expressions:
     def _extreme(self, node: Node, scope: Scope) -> Typed:
         word = "greatest" if node["op"] == "IS_GREATEST" else "least"
         values = unify([self.translate(a, scope) for a in node["args"]], word.upper())
-        if all(order_key(v) == v.sql for v in values):
+        # DuckDB's own turn -0 into 0. The other way repeats the values' SQL.
+        is_float = values[0].name in ("float4", "float8") and len(values) < 4
+        if all(order_key(v) == v.sql for v in values) and not is_float:
             return replace(values[0], sql=f"{word}({', '.join(v.sql for v in values)})", is_constant=False)
         found = values[0]
         for value in values[1:]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tailrace.query.query_error import READ_ONLY, QueryError
 from tailrace.query.sql import pg_type
-from tailrace.query.sql.cast import as_element, convert
+from tailrace.query.sql.cast import as_element, cast_text, convert
 from tailrace.query.sql.catalog import Catalog
 from tailrace.query.sql.column_name import column_name
 from tailrace.query.sql.comparison import equality_key, is_plain, order_key
@@ -563,6 +563,8 @@ def align_to(value: Typed, target: Typed) -> Typed:
         and not value.sql.startswith("CAST(NULL")
     ):
         return replace(value, sql=f"CAST({value.sql} AS DECIMAL(38, {target.scale}))", scale=target.scale)
+    if value.is_list and not target.is_list:
+        return replace(value, sql=cast_text(value), is_list=False)
     return align([target, value])[1]
 
 

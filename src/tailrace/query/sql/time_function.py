@@ -78,6 +78,8 @@ _PLAIN_FIELDS: Final = {
 }  # fmt: skip
 
 
+_OTHER_ERAS: Final = {"year": "pg_era_year({})", "isoyear": "pg_era_year({})", "decade": "pg_decade({})"}
+"""Fields that differ for years before Christ."""
 _TIME_FIELDS: Final = (
     *("hour", "hours", "minute", "minutes", "min", "second", "seconds"),
     *("milliseconds", "microseconds"),
@@ -110,7 +112,10 @@ def _field(field: str, value: Typed) -> tuple[str, int]:
         word = _PLAIN_FIELDS[field]
         if word in ("decade", "century", "millennium") and name == "interval":
             raise refuse(f"extract({word}) of an interval")
-        found, scale = f"CAST({part(word)} AS DECIMAL(18, 0))", 0
+        number = part(word)
+        if name != "interval" and word in _OTHER_ERAS:
+            number = _OTHER_ERAS[word].format(part("year" if word == "decade" else word))
+        found, scale = f"CAST({number} AS DECIMAL(18, 0))", 0
     else:
         raise refuse(f"extract({field})")
     if name in ("date", "timestamp", "timestamptz"):
