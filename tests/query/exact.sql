@@ -310,7 +310,7 @@ SELECT row_to_json(k) FROM kinds k ORDER BY id
 SELECT to_jsonb(k) FROM kinds k ORDER BY id
 SELECT array_agg(x) = array_agg(x ORDER BY x DESC) FROM (SELECT g AS x FROM generate_series(1, 400000) g ORDER BY g DESC) s
 SELECT md5(string_agg(h, ',')), k FROM (SELECT g % 3 AS k, md5(g::text) h FROM generate_series(1, 100000) g ORDER BY md5(g::text)) s GROUP BY k ORDER BY k
-SELECT (ARRAY(SELECT g FROM generate_series(1, 300000) g ORDER BY md5(g::text)))[1:4]
+SELECT (ARRAY(SELECT g FROM generate_series(1, 130000) g ORDER BY md5(g::text)))[1:4]
 SELECT (1, NULL) IN (SELECT 1, NULL::int), (1, NULL) IN (SELECT 2, NULL::int), (1, NULL) NOT IN (SELECT 2, NULL::int), (1, 2) IN (SELECT 1, NULL::int)
 SELECT id FROM kinds WHERE (i4, b) IN (SELECT i4, b FROM kinds) ORDER BY id
 SELECT count(*) FROM generate_series(1, 100000) g WHERE (g, g + 1) IN (SELECT g, g + 1 FROM generate_series(1, 100000) g)
