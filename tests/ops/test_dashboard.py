@@ -91,6 +91,10 @@ def test_an_operator_looks_around(scene: DashboardScene, page: Page) -> None:
         assert _legend(page, "Commit to delivery") == {"Time": "now", "replica": "120 ms"}
         assert _legend(page, "Seal to delivery") == {"Time": "now", "replica": "50 ms"}
         picture(page, "overview")
+        page.click("24 h")
+        page.wait("performance.getEntriesByType('resource').some((each) => each.name.includes('seconds=86400'))")
+        assert page.run("document.querySelector('[aria-pressed=true]').innerText") == "24 h"
+        page.click("15 min")
 
         # Pause, with the keyboard; the button stays where the focus is.
         page.run("document.querySelector('tbody button').focus()")
