@@ -65,14 +65,9 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     with (
         supervisor_socket.report_to_supervisor(os.environ, lambda: {"capture": status().to_json()}, capture.stop),
         _http_server(settings, store, capture, status),
+        watch or contextlib.nullcontext(),
     ):
-        if watch is not None:
-            watch.start()
-        try:
-            _run(settings, store, capture, snapshots, status)
-        finally:
-            if watch is not None:
-                watch.stop()
+        _run(settings, store, capture, snapshots, status)
     done = capture.progress
     click.echo(
         f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"

@@ -143,7 +143,7 @@ def search_back(
     def may_match(header: Header) -> bool:
         return not _is_before(header, criteria) and _may_match(reader, header, criteria)
 
-    with ReadAhead(reader, ids[0], may_match, is_picky=criteria.table is not None) as ahead:
+    with ReadAhead(reader, ids[0], may_match, headers_first=criteria.table is not None) as ahead:
         for id in range(min(start.segment, ids[-1]), ids[0] - 1, -1):
             ahead.reach(id)
             try:

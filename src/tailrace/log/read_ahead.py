@@ -27,19 +27,21 @@ _REQUESTS: Final = 16
 class ReadAhead:
     """Reads ahead of a search, from one segment down to another, as long as the context lasts."""
 
-    def __init__(self, reader: LogReader, last: int, may_match: Callable[[Header], bool], *, is_picky: bool) -> None:
+    def __init__(
+        self, reader: LogReader, last: int, may_match: Callable[[Header], bool], *, headers_first: bool
+    ) -> None:
         """Read ahead.
 
         Args:
             reader: The log, whose cache is filled.
             last: The lowest id.
             may_match: Whether the search will need the content of a segment.
-            is_picky: Whether many headers are expected to say that it will not, so that they are worth a request.
+            headers_first: Whether many headers are expected to say that it will not, so that they are worth a request.
         """
         self._reader = reader
         self._last = last
         self._may_match = may_match
-        self._is_picky = is_picky
+        self._headers_first = headers_first
         self._read_to: int | None = None
         self._pool = ThreadPoolExecutor(_REQUESTS, "read-ahead")
 
@@ -72,7 +74,7 @@ class ReadAhead:
 
     def _read(self, id: int) -> None:
         try:
-            header = self._reader.header(id) if self._is_picky else None
+            header = self._reader.header(id) if self._headers_first else None
             if header is None or self._may_match(header):
                 self._reader.content(id)
         except GapError:

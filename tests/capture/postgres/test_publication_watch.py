@@ -47,11 +47,8 @@ class Watched:
 @contextmanager
 def watching(database: Database, store: Store, source: SourceSettings | None = None) -> Iterator[Watched]:
     watched = Watched(database, store, Settings(source=source or SourceSettings(url=database.url)))
-    watched.watch.start()
-    try:
+    with watched.watch:
         yield watched
-    finally:
-        watched.watch.stop()
 
 
 @pytest.fixture

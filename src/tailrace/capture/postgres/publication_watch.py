@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
+from tailrace.background import BackgroundThread
 from tailrace.capture.postgres import catalog
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
@@ -40,8 +40,8 @@ _POLL_SECONDS: Final = 2.0
 _LOCK_TIMEOUT: Final = "2s"
 
 
-class PublicationWatch:
-    """Runs in a thread from `start` to `stop`."""
+class PublicationWatch(BackgroundThread):
+    """Watches in a thread as long as the context lasts."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class PublicationWatch:
         poll_seconds: float = _POLL_SECONDS,
     ) -> None:
         """`on_join` is called when tables were added to the publication."""
+        super().__init__("publication watch")
         self._source = settings.source
         self._store = store
         self._on_join = on_join
@@ -59,19 +60,10 @@ class PublicationWatch:
         self._seen: frozenset[int] | None = None
         self._has_loaded = False
         self._reported: dict[int, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="publication watch", daemon=True)
         self.uncaptured: tuple[UncapturedTable, ...] | None = None
         """The tables that are not captured; None until they are known."""
         self.tables_captured: int | None = None
         """The number of tables in the publication; None until it is known."""
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         try:
