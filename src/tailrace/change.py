@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from tailrace import stored_json
@@ -146,18 +146,29 @@ class Relation:
     @cached_property
     def _text(self) -> str:
         # Cached, because every segment carries it.
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return json.dumps(self, default=_fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Relation:
-        raw = stored_json.parse(text)
-        columns = tuple(Column(**(c | {"type": _type(c["type"])})) for c in raw.pop("columns"))
-        key, generated = tuple(raw.pop("key")), tuple(raw.pop("generated"))
-        return stored_json.typed(cls(columns=columns, key=key, generated=generated, **raw))
+        return _parse_relation(text)
 
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    """A dataclass as JSON has it. `dataclasses.asdict` copies every value, which takes three times as long."""
+    return {name: getattr(instance, name) for name in instance.__dataclass_fields__}
+
+
+@lru_cache(maxsize=10_000)
+def _parse_relation(text: str) -> Relation:
+    """Cached, because segments, snapshots and steps have the same relations over and over."""
+    raw = stored_json.parse(text)
+    columns = tuple(Column(**(c | {"type": _type(c["type"])})) for c in raw.pop("columns"))
+    key, generated = tuple(raw.pop("key")), tuple(raw.pop("generated"))
+    return stored_json.typed(Relation(columns=columns, key=key, generated=generated, **raw))
 
 
 def _type(raw: dict[str, Any]) -> Type:

@@ -17,6 +17,7 @@ from tailrace.errors import TailraceError
 from tailrace.log import planner, source_record
 from tailrace.log.decoding import OPERATIONS, ChangeFilter, TableChanges
 from tailrace.log.planner import BatchLimits, Offset
+from tailrace.log.snapshot import SnapshotReader
 
 Run = Callable[[Sequence[StageTask]], Sequence[TaskResult]]
 
@@ -79,7 +80,7 @@ def _tasks(configured: ConfiguredSink, store: settings.StoreSettings, count: int
     starts_at = configured.common.start or configured.sink.start
     lsns = {}
     if starts_at == "snapshot":
-        for snapshot in snapshots_in_reach(reader.store):
+        for snapshot in snapshots_in_reach(SnapshotReader(reader.store)):
             if (shaped := shaping.load(snapshot.relation)) is None:
                 continue
             lsns[snapshot.relation.oid] = snapshot.lsn

@@ -549,7 +549,7 @@ class Stepper:
 
     def _usable_snapshots(self, before: Lsn | None = None) -> list[TableSnapshot]:
         """The newest snapshot that the log reaches back to, of each table that goes to this sink."""
-        found = snapshots_in_reach(self._store, before)
+        found = snapshots_in_reach(self._snapshots, before)
         return [snapshot for snapshot in found if self._shaping.load(snapshot.relation) is not None]
 
     def _target(self, snapshot: TableSnapshot) -> tuple[str, str] | None:
@@ -579,10 +579,10 @@ class Stepper:
             self._published_at = now
 
 
-def snapshots_in_reach(store: Store, before: Lsn | None = None) -> list[TableSnapshot]:
+def snapshots_in_reach(snapshots: SnapshotReader, before: Lsn | None = None) -> list[TableSnapshot]:
     """The newest snapshot of each table that the log reaches back to."""
-    since = max(source_record.begins_at(store), _trimmed_to(store))
-    return list(SnapshotReader(store).newest_of_each(since, before))
+    since = max(source_record.begins_at(snapshots.store), _trimmed_to(snapshots.store))
+    return list(snapshots.newest_of_each(since, before))
 
 
 def _trimmed_to(store: Store) -> Lsn:

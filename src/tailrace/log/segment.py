@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -385,13 +385,7 @@ def _metadata(footer: pq.FileMetaData, name: str) -> tuple[list[Header], dict[st
         # Links are digests of the text, so another text with the same meaning would break the chain.
         if header.to_json() != text:
             raise CorruptError(f"{name}: the header of segment {header.id} is not in its canonical form", _RESTORE)
-    return headers, {digest: _relation(text) for digest, text in stored_json.parse(raw[_RELATIONS]).items()}
-
-
-@lru_cache(maxsize=10_000)
-def _relation(text: str) -> Relation:
-    """Cached, because most segments have the same relations as the one before."""
-    return Relation.from_json(text)
+    return headers, {digest: Relation.from_json(text) for digest, text in stored_json.parse(raw[_RELATIONS]).items()}
 
 
 def _check_size(headers: Sequence[Header], found: FileSize) -> None:

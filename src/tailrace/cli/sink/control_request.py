@@ -83,7 +83,7 @@ def rewind(invocation: Invocation, name: str, where: str) -> None:
     lsn = None if where == "snapshot" else planner.resolve_lsn(reader, where, "the position to rewind to")
     if lsn is not None:
         planner.start_offset(reader, lsn)  # raises if the log no longer has it
-    if (where == "snapshot" or sink.sink.keeps_tables) and not snapshots_in_reach(store, lsn):
+    if (where == "snapshot" or sink.sink.keeps_tables) and not snapshots_in_reach(SnapshotReader(store), lsn):
         raise SnapshotError(
             "there is no snapshot" + (f" at or before {lsn}" if lsn is not None else " that the log reaches back to"),
             "take one with `tailrace snapshot`, or rewind to a later position",
