@@ -6,13 +6,16 @@ import time
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tailrace.sinks.kafka import client_configuration
 from tailrace.sinks.kafka.client_configuration import make_client
 from tailrace.sinks.kafka.kafka_error import ReportedErrors
 from tailrace.sinks.kafka.options import KafkaOptions
+
+NO_LEADER: Final = KafkaError._NOENT
+"""The client's error for a topic that was just created: no server leads its partitions yet."""
 
 _POLL_S: Final = 0.05
 _REFUSED_S: Final = 2.0
@@ -41,7 +44,7 @@ class Administrator:
                 self.client.poll(0)  # has errors reported
             except KafkaException as error:
                 wrapped = self._errors.explain(error, action)
-                if error.args[0].code() < 0:  # the client's own
+                if error.args[0].code() < 0 and error.args[0].code() != NO_LEADER:  # the client's own
                     raise wrapped from None
                 raise
             now, refused_at = time.monotonic(), self._errors.refused_at

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from tailrace.errors import SinkError, SinkRefused
-from tailrace.sinks.kafka.administrator import Administrator
+from tailrace.sinks.kafka.administrator import NO_LEADER, Administrator
 from tailrace.sinks.kafka.client_configuration import TIMEOUT_S, client_configuration, make_client
 from tailrace.sinks.kafka.kafka_error import ReportedErrors, as_sink_error
 from tailrace.sinks.kafka.options import KafkaOptions
 from tailrace.sinks.messages.progress import Progress
 
 PREFIX: Final = "tailrace-cursor-"
+_LEADER_POLL_S: Final = 0.05
 _FIRST_LOOK: Final = 16
 """How many of the topic's last offsets to read first. Markers of transactions take offsets too."""
 
@@ -59,16 +61,24 @@ def read_progress(name: str, options: KafkaOptions, administrator: Administrator
 
 def _offsets(administrator: Administrator, partition: TopicPartition, action: str) -> tuple[int, int]:
     """Return the first and the end offset. The latter is beyond transactions that are not finished."""
-    found = []
-    for which in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
-        futures = administrator.client.list_offsets(
-            {partition: which}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT_S
-        )
+    first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while True:
         try:
-            found.append(administrator.answer(futures[partition], action).offset)
+            low = _offset(administrator, partition, first, action)
+            return low, _offset(administrator, partition, end, action)
         except KafkaException as error:
-            raise as_sink_error(error.args[0], action) from None
-    return found[0], found[1]
+            if error.args[0].code() != NO_LEADER or time.monotonic() > give_up_at:
+                raise as_sink_error(error.args[0], action) from None
+        time.sleep(_LEADER_POLL_S)
+
+
+def _offset(administrator: Administrator, partition: TopicPartition, which: OffsetSpec, action: str) -> int:
+    futures = administrator.client.list_offsets(
+        {partition: which}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT_S
+    )
+    found: int = administrator.answer(futures[partition], action).offset
+    return found
 
 
 def _last_record(consumer: Consumer, topic: str, start: int, end: int, key: bytes) -> bytes | None:
