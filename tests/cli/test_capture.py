@@ -55,7 +55,8 @@ def test_other_slots_receive_nothing_of_ours(database: Database, file_address: S
         "SELECT convert_from(substr(data, 1, 1), 'SQL_ASCII') FROM pg_logical_slot_peek_binary_changes('beside', NULL,"
         " NULL, 'proto_version', '1', 'publication_names', 'theirs', 'messages', 'true')"
     )
-    assert "".join(kind for (kind,) in kinds) == "BRIC" + "BIC" * 2, "a relation, three rows, and no message"
+    # The server may describe the table again whenever its cache of definitions was invalidated.
+    assert "".join(kind for (kind,) in kinds if kind != "R") == "BIC" * 3, "three rows, and no message"
 
 
 def test_until_lsn_returns_at_once_if_it_is_durable_already(database: Database, file_address: StoreAddress) -> None:

@@ -116,7 +116,7 @@ class NatsStream:
         """Wait until the server has forgotten all ids that it knows now."""
 
         async def is_forgotten(stream: JetStreamContext) -> bool:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while time.monotonic() < deadline:
                 ack = await stream.publish(f"{self.subject}.probe", b"", headers={"Nats-Msg-Id": "probe"})
                 if ack.seq != first and not ack.duplicate:

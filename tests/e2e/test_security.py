@@ -163,7 +163,7 @@ def test_a_rejected_password_is_not_quoted(machine: Machine, how: str) -> None:
         code, output = machine.run(*command)
         assert code == 1
         assert "password authentication failed" in output
-        assert "check user and password" in output
+        assert "check user and password" in output.lower()
 
 
 def test_an_unreachable_url_is_not_quoted(machine: Machine) -> None:

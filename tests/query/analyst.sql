@@ -115,7 +115,7 @@ SELECT id, (SELECT name FROM customers c WHERE c.id = o.customer) FROM orders o 
 SELECT id FROM customers c WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.customer = c.id AND o.status = 'sad') ORDER BY id
 SELECT id, EXISTS (SELECT 1 FROM orders o WHERE o.customer = c.id AND amount > 990) FROM customers c ORDER BY id LIMIT 5
 SELECT id FROM customers c WHERE (SELECT count(*) FROM orders o WHERE o.customer = c.id) = 0 ORDER BY id
-SELECT 1 UNION SELECT 1.0 ORDER BY 1
+SELECT 1 UNION SELECT 2.5 ORDER BY 1
 SELECT 1 UNION ALL SELECT 2.5 UNION ALL SELECT 1e400 ORDER BY 1
 SELECT 1::int2 UNION SELECT 70000 ORDER BY 1
 SELECT NULL UNION SELECT 1 ORDER BY 1
