@@ -33,10 +33,9 @@ from tailrace.store import Store
 Rows = list[tuple[Any, ...]]
 
 
-def configured(server: Postgres, **archive: Any) -> settings.Settings:
-    return settings.Settings(
-        source=settings.SourceSettings(url=server.url), archive=settings.ArchiveSettings(**archive)
-    )
+def configured(server: Postgres, role: str = "postgres", **archive: Any) -> settings.Settings:
+    source = settings.SourceSettings(url=server.url_of("postgres", role))
+    return settings.Settings(source=source, archive=settings.ArchiveSettings(**archive))
 
 
 class ArchiveThread:
@@ -87,10 +86,12 @@ def archive_all(server: Postgres, store: Store) -> None:
         thread.wait_for(end)
 
 
-def back_up(server: Postgres, store: Store, kind: Literal["full", "incremental"] = "full") -> BackupRecord:
+def back_up(
+    server: Postgres, store: Store, kind: Literal["full", "incremental"] = "full", role: str = "postgres"
+) -> BackupRecord:
     """Take a backup while an archive runs, and wait until it counts."""
     assert wait_until(lambda: WalArchive.load(store) is not None, 30)
-    record = take_backup(configured(server), store, kind)
+    record = take_backup(configured(server, role), store, kind)
     assert wait_until(lambda: is_covered(WalArchive.require(store), record), 60)
     return record
 

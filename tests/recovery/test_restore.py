@@ -87,10 +87,11 @@ def make_history(server: Postgres, store: Store, *, incremental: bool = False) -
         connection.execute("CREATE TABLE t (n int PRIMARY KEY, note text)")
         connection.execute("INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 2000) n")
         before = value("SELECT clock_timestamp()")
-        backups = [back_up(server, store)]
+        connection.execute("CREATE ROLE copier LOGIN REPLICATION; GRANT SELECT ON t TO copier")
+        backups = [back_up(server, store, role="copier")]
         if incremental:
             change("after the backup")
-            backups.append(back_up(server, store, "incremental"))
+            backups.append(back_up(server, store, "incremental", "copier"))
         moments["immediate"] = Moment(RecoveryTarget("immediate"), rows(), change("after the last backup"))
         now = value("SELECT clock_timestamp()")
         moments["time"] = Moment(RecoveryTarget.parse(now.isoformat()), rows(), change("a"))
@@ -357,7 +358,7 @@ def test_cli_restores_and_says_what_is_left_out(history: History, workspace: Pat
     assert "is not an empty directory" in again.stderr
 
 
-def test_cli_pauses_and_shows_the_copy_until_it_is_stopped(history: History, workspace: Path) -> None:
+def test_cli_pauses_shows_the_copy_and_says_how_to_promote_it(history: History, workspace: Path) -> None:
     moment = history.moments["name"]
     directory = new_directory(workspace, "copy")
     env = os.environ | {"TAILRACE_STORE_URL": history.store.url}
@@ -375,6 +376,8 @@ def test_cli_pauses_and_shows_the_copy_until_it_is_stopped(history: History, wor
         conninfo = shown.partition("'")[2].rpartition("'")[0]
         with psycopg.connect(conninfo) as connection:
             assert connection.execute(_ROWS.encode()).fetchall() == moment.rows
+            connection.execute("SELECT pg_wal_replay_resume()")  # which the backup's role may not do
+        assert next(line for line in process.stdout if line.startswith("promoted: "))
         process.terminate()
         assert process.wait(60) == 0
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -145,14 +146,20 @@ def command(
         if promote:
             click.echo(f"promoted; start the server with: pg_ctl -D {copy.path} start")
             return
-        click.echo(f"recovery is paused. Look at the copy: psql '{recovery.server.conninfo} dbname=postgres'")
+        click.echo(f"recovery is paused. Look at the copy: psql {shlex.quote(recovery.server.conninfo('postgres'))}")
         if event is not None:
             click.echo(
                 "the transaction that is left out holds its locks meanwhile: to read that table, promote the copy"
             )
         click.echo("to keep it as a server: SELECT pg_wal_replay_resume(); Ctrl-C stops it")
+        is_promoted = False
         while not cancelled.wait(_POLL_SECONDS) and not recovery.server.wait(0):
-            pass
+            state = None if is_promoted else recovery.server.state()
+            if state is not None and not state.is_in_recovery:
+                is_promoted = True
+                click.echo(
+                    f"promoted: it is a server of its own. Ctrl-C stops it; pg_ctl -D {copy.path} start starts it"
+                )
 
 
 def _lay_out(store: Store, plan: RestorePlan, copy: DataDirectory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -110,7 +111,7 @@ def _follow(running: Standby, stopping: threading.Event, path: Path) -> None:
         while not stopping.wait(_POLL_SECONDS):
             found = running.poll()
             if state is None and found is not None:
-                click.echo(f"the standby accepts reads: psql '{running.server.conninfo} dbname=postgres'")
+                click.echo(f"the standby accepts reads: psql {shlex.quote(running.server.conninfo('postgres'))}")
             if found is not None and not found.is_in_recovery:
                 click.echo(f"promoted: it is a server of its own. Ctrl-C stops it; pg_ctl -D {path} start starts it")
                 while not stopping.wait(_POLL_SECONDS) and not running.server.wait(0):

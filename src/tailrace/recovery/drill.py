@@ -191,17 +191,9 @@ def choose_moment(store: Store) -> Lsn:
 
 
 def _connect(server: RecoveryServer, settings: Settings) -> psycopg.Connection[Any]:
-    """Connect as the superuser that the cluster was created with: the backup's role need not be able to read.
-
-    Transactions that were only prepared by then hold locks, so they are rolled back.
-    """
-    source = settings.source
-    given = conninfo_to_dict(source.url)
-    database = given.get("dbname") or given.get("user") or "postgres"
-    with server.connect("template1") as connection:
-        row = connection.execute("SELECT rolname FROM pg_catalog.pg_roles WHERE oid = 10").fetchone()
-    assert row is not None
-    url = psycopg.conninfo.make_conninfo(server.conninfo, user=row[0], dbname=str(database))
+    """Connect as a superuser, and roll back transactions that were only prepared by then: they hold locks."""
+    given = conninfo_to_dict(settings.source.url)
+    url = server.conninfo(str(given.get("dbname") or given.get("user") or "postgres"))
     with source_errors():
         connection = postgres.connection.connect(SourceSettings(url=url))
         query = "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()"

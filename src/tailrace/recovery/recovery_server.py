@@ -20,6 +20,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from tailrace.change import Lsn
 from tailrace.errors import SourceError
@@ -141,9 +142,13 @@ class RecoveryServer:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    @property
-    def conninfo(self) -> str:
-        return f"host={self.socket_directory} port={self._port} user={self._role}"
+    def conninfo(self, database: str) -> str:
+        """How to connect as a superuser. The role of the backup may neither promote the copy nor read its tables."""
+        query = "SELECT rolname FROM pg_catalog.pg_roles WHERE rolsuper AND rolcanlogin ORDER BY oid LIMIT 1"
+        with self.connect("template1") as connection:
+            row = connection.execute(query).fetchone()
+        user = self._role if row is None else row[0]
+        return make_conninfo("", host=str(self.socket_directory), port=self._port, user=user, dbname=database)
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
         return psycopg.connect(
