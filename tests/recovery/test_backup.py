@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -236,17 +237,22 @@ def test_commands_list_verify_and_expire(backed_up: BackedUp) -> None:
 
 
 def test_a_role_with_replication_suffices_and_a_backup_counts_once_the_archive_covers_it(
-    backed_up: BackedUp, file_address: StoreAddress
+    backed_up: BackedUp, file_address: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store.open(*file_address)
     copier = Settings(
         source=SourceSettings(url=backed_up.server.url_of("postgres", "copier")),
         archive=ArchiveSettings(slot="copier", synchronous=True),
     )
-    with pytest.raises(ConfigError, match="has no archive"):
-        take_backup(copier, store)
-    with ArchiveThread(copier, store):
-        assert wait_until(lambda: (a := WalArchive.load(store)) is not None and bool(a.segments), 30)
+    with monkeypatch.context() as context:
+        context.setattr("tailrace.recovery.backup._ARCHIVE_SECONDS", 0)
+        with pytest.raises(ConfigError, match="has no archive"):
+            take_backup(copier, store)
+    with ThreadPoolExecutor() as pool:
+        early = pool.submit(take_backup, copier, store)
+        assert not wait_until(early.done, 0.3), "it waits for the archive"
+        with ArchiveThread(copier, store):
+            early.result(60)
     record = take_backup(copier, store)
     assert not is_covered(WalArchive.require(store), record)
     with ArchiveThread(copier, store):

@@ -49,4 +49,4 @@ class ProgressDisplay:
 
     def _text(self) -> str:
         done, total, rest = self._state()
-        return f"{output.size(done)} of about {output.size(max(total, done))}, {rest}"
+        return f"{output.size(done)} of about {output.size(max(total, done))}, {rest}" if total or done else rest

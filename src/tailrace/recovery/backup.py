@@ -31,6 +31,8 @@ from tailrace.recovery.wal_archive import System, WalArchive
 from tailrace.settings import Settings
 from tailrace.store import Store
 
+# `tailrace archive & tailrace backup` in one script: the archive needs about a second to begin.
+_ARCHIVE_SECONDS = 10.0
 # Longer than an idle server's WAL may take to be written as a part, by default.
 _FIRST_WAL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
@@ -93,13 +95,13 @@ def take_backup(
 
 
 def _await_archive(store: Store, progress: BackupProgress, is_cancelled: Callable[[], bool]) -> WalArchive:
-    """The archive. One that has just been started gets a moment to write its first WAL."""
-    deadline = time.monotonic() + _FIRST_WAL_SECONDS
-    while (archive := WalArchive.load(store)) is not None and not archive.segments:
+    """The archive. One that has just been started gets a moment to begin, and to write its first WAL."""
+    began = time.monotonic()
+    while (archive := WalArchive.load(store)) is None or not archive.segments:
         progress.is_waiting = True
         if is_cancelled():
             raise SourceError("the backup was cancelled")
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > (_FIRST_WAL_SECONDS if archive is not None else _ARCHIVE_SECONDS):
             break
         time.sleep(_POLL_SECONDS)
     progress.is_waiting = False
