@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -75,6 +76,11 @@ def test_status_follows_the_archive_and_reports_that_it_stopped(file_address: St
         raw = json.loads(subprocess.run(tailrace("status", "--json"), env=env, capture_output=True).stdout)
         assert raw["recovery"]["last_backup"] == record.id
         assert raw["recovery"]["last_drill_verdict"] == "different"
+        replace(drill, at=datetime.now(UTC), verdict="failed", lsn=None, error="no snapshot").save(store)
+        (fault,) = [fault for fault in Overview(recovery=recovery_status(settings, store)).faults if "drill" in fault]
+        assert fault == "the last drill failed: no snapshot"
+        shown = subprocess.run(tailrace("status"), env=env, capture_output=True, text=True).stdout
+        assert re.search(r"last drill +failed, .* ago: no snapshot", shown), "and no number that nobody knows"
     unreachable = recovery_status(settings, store)
     assert unreachable is not None
     assert unreachable.lag_bytes is None, "nobody knows, so it is not 0"

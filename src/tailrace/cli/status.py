@@ -151,11 +151,13 @@ def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
     if recovery.last_backup is not None:
         backup = f"{recovery.last_backup}, {recovery.last_backup_kind}, {output.ago(recovery.last_backup_at)}"
     if recovery.last_drill_at is not None:
-        drill = (
-            f"{recovery.last_drill_verdict}, {output.ago(recovery.last_drill_at)}, to {recovery.last_drill_lsn or '-'}"
-        )
-        drill += f", {output.count(recovery.last_drill_tables or 0, 'table')}, {recovery.last_drill_rows:,} rows"
-        drill += f", {output.duration(recovery.last_drill_seconds or 0)}"
+        drill = f"{recovery.last_drill_verdict}, {output.ago(recovery.last_drill_at)}"
+        if recovery.last_drill_error is not None:
+            drill += f": {recovery.last_drill_error}"
+        else:
+            drill += f", to {recovery.last_drill_lsn}"
+            drill += f", {output.count(recovery.last_drill_tables or 0, 'table')}, {recovery.last_drill_rows:,} rows"
+            drill += f", {output.duration(recovery.last_drill_seconds or 0)}"
     return [
         ("archive slot", f"{recovery.slot}, {runs[recovery.is_archiving]}"),
         ("archived up to", f"{recovery.archived_lsn} on timeline {recovery.timeline}, {behind} behind the server"),

@@ -78,9 +78,9 @@ def recovery_status(settings: Settings, store: Store) -> RecoveryStatus | None:
         newest.kind if newest else None,
         newest.ended_at if newest else None,
         *(
-            (drill.at, drill.verdict, drill.lsn, drill.tables, drill.rows, drill.seconds)
+            (drill.at, drill.verdict, drill.lsn, drill.tables, drill.rows, drill.seconds, drill.error)
             if drill is not None
-            else (None,) * 6
+            else ()
         ),
     )
 

@@ -222,6 +222,8 @@ class RecoveryStatus:
     last_drill_tables: int | None = None
     last_drill_rows: int | None = None
     last_drill_seconds: float | None = None
+    last_drill_error: str | None = None
+    """Why the server could not be restored, or nothing could be compared."""
     error: str | None = None
     """Why the other fields are unknown."""
 
@@ -240,8 +242,10 @@ class RecoveryStatus:
             found.append(f"the archive does not run: nobody streams from slot {self.slot}")
         elif self.covered_at is not None and self.lag_bytes and now - self.covered_at.timestamp() > _ARCHIVE_BEHIND_S:
             found.append(f"the archive has been behind the server for {now - self.covered_at.timestamp():.0f} s")
-        if self.last_drill_verdict not in (None, "equal"):
-            found.append(f"the last drill, to {self.last_drill_lsn or 'an unknown LSN'}: {self.last_drill_verdict}")
+        if self.last_drill_error is not None:
+            found.append(f"the last drill failed: {self.last_drill_error}")
+        elif self.last_drill_verdict not in (None, "equal"):
+            found.append(f"the last drill, to {self.last_drill_lsn}: {self.last_drill_verdict}")
         return found
 
     def to_json(self) -> dict[str, Any]:

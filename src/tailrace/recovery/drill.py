@@ -165,7 +165,9 @@ def choose_moment(store: Store) -> Lsn:
     reader = LogReader(store)
     snapshots = [snapshot.lsn for snapshot in SnapshotReader(store).list()]
     if not snapshots:
-        raise ConfigError("the log has no snapshot to compare with", "run `tailrace capture` or `tailrace snapshot`")
+        raise ConfigError(
+            "the log has no snapshot to compare with", "run `tailrace capture`, and wait until it has copied the tables"
+        )
     begin, end = min(snapshots), reader.end_lsn()
     ranges = [(max(first, begin), min(last, end)) for first, last in restorable_ranges(store)]
     possible = [(first, last) for first, last in ranges if first <= last]
