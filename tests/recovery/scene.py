@@ -171,7 +171,7 @@ def streaming_standby(primary: Postgres, workspace: Path, name: str) -> Iterator
         extra_groups=[],
         cwd="/",
     )
-    with Postgres(18, directory, fsync=False, wal_keep_size="1GB") as standby:
+    with Postgres(primary.version, directory, fsync=False, wal_keep_size="1GB") as standby:
         yield standby
         standby.stop("immediate")
 

@@ -15,7 +15,7 @@ from tests.capturing import CaptureThread, current_lsn, environment, tailrace
 from tests.capturing import configured as capturing
 from tests.fixtures.postgres import Database, running
 from tests.fixtures.store import StoreAddress
-from tests.recovery.scene import ArchiveThread, back_up, configured, new_directory
+from tests.recovery.scene import ArchiveThread, back_up, configured, new_directory, promote, streaming_standby
 from tests.workload import Workload
 
 from tailrace.capture.postgres.snapshot_job import SnapshotJob
@@ -33,6 +33,7 @@ from tailrace.recovery.wal_archive import WalArchive
 from tailrace.settings import StoreSettings
 from tailrace.store import Store
 
+_REPLAYED = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
 DRILLS = int(os.environ.get("DRILLS", "2"))
 
 
@@ -123,9 +124,9 @@ def test_drill_is_not_stopped_by_locks_of_that_moment(drilled: Drilled, workspac
         assert record.verdict == "equal", (record.error, record.differences)
 
 
-def test_drill_and_standby_on_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> None:
+def test_drill_standby_and_failover_on_another_version_and_s3(s3_address: StoreAddress, workspace: Path) -> None:
     store = Store.open(*s3_address)
-    with running(16, autovacuum=False) as server:
+    with running(16, autovacuum=False) as server, streaming_standby(server, workspace, "second") as second:
         database = Database(server, "postgres")
         database.execute(
             "CREATE TABLE t (n int PRIMARY KEY, cost numeric(8,2)); CREATE PUBLICATION tailrace FOR TABLE t;"
@@ -152,16 +153,26 @@ def test_drill_and_standby_on_another_version_and_s3(s3_address: StoreAddress, w
             assert DrillRecord.last(store) == record
             copy = DataDirectory(new_directory(workspace, "standby"))
             laid_out = lay_out(store, plan_restore(store, RecoveryTarget("latest"), programs), copy, lambda _: None)
-            with running_alone(copy), Standby(store, copy, laid_out, programs) as standby:
-                connection.execute("DELETE FROM t WHERE n > 2")
+            connection.execute("DELETE FROM t WHERE n > 2")
+            end = current_lsn(connection)
+            archive.wait_for(end)
+            with second.connect() as reader:
+                assert wait_until(lambda: reader.execute(_REPLAYED, [str(end)]).fetchone() == (True,), 30)
+        with running_alone(copy), Standby(store, copy, laid_out, programs) as standby:
+            assert wait_until(lambda: _rows(standby) == [1, 2], 60)
+            server.stop("immediate")
+            promote(second)
+            with ArchiveThread(configured(second, synchronous=True), store), second.connect() as promoted:
+                promoted.execute("INSERT INTO t VALUES (7)")
+                assert wait_until(lambda: _rows(standby) == [1, 2, 7], 60), "the standby follows the new primary"
 
-                def is_current() -> bool:
-                    if standby.poll() is None:
-                        return False
-                    with standby.server.connect() as reader:
-                        return reader.execute("SELECT n FROM t ORDER BY n").fetchall() == [(1,), (2,)]
 
-                assert wait_until(is_current, 60)
+def _rows(standby: Standby) -> list[int] | None:
+    """The keys that the standby has; None while it does not accept connections."""
+    if standby.poll() is None:
+        return None
+    with standby.server.connect() as reader:
+        return [n for (n,) in reader.execute("SELECT n FROM t ORDER BY n").fetchall()]
 
 
 def test_drill_lists_planted_differences_by_table_and_key(drilled: Drilled) -> None:
