@@ -14,6 +14,7 @@ from tests.recovery.scene import ArchiveThread, back_up, configured, new_directo
 from tests.recovery.table_scene import new_database, scene
 from tests.workload import Workload
 
+from tailrace.cli.restored_server import find_pg_waldump
 from tailrace.errors import ConfigError
 from tailrace.log import ddl_message
 from tailrace.log.reader import LogReader
@@ -71,17 +72,16 @@ def test_restored_tables_equal_the_restored_server(workspace: Path) -> None:
 
 
 def test_drop_is_the_last_one_or_refused(workspace: Path) -> None:
-    """Tables that were altered, truncated, renamed and created again, without a list of published tables."""
+    """Tables that were altered, truncated, renamed and created again, without a published list or a backup."""
     with running(16, autovacuum=False, max_prepared_transactions=2) as server:
         source = Database(server, "postgres")
-        programs = server.bin("postgres").parent
         source.execute(
             "CREATE TABLE alive (id int PRIMARY KEY); CREATE TABLE twice (id int PRIMARY KEY);"
             "CREATE TABLE before (id int PRIMARY KEY); CREATE UNLOGGED TABLE unpublished (id int PRIMARY KEY)"
         )
 
         def found(event: str, store: Store) -> FoundDrop:
-            return find_drop(LogReader(store), TableEvent.parse(event), lambda: programs)
+            return find_drop(LogReader(store), TableEvent.parse(event), lambda: find_pg_waldump(store, None))
 
         with scene(source, workspace) as it, ArchiveThread(configured(server, synchronous=True), it.store) as archive:
 

@@ -16,7 +16,7 @@ from tailrace.change import Lsn
 from tailrace.cli import output
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.restore_moment import MomentOptions
-from tailrace.cli.restored_server import find_programs
+from tailrace.cli.restored_server import find_pg_waldump
 from tailrace.errors import ConfigError
 from tailrace.log.reader import LogReader
 from tailrace.recovery import log_moment, table_restore
@@ -59,7 +59,7 @@ def restore_tables(
     reader = LogReader(store)
     if reader.last() is None:
         raise ConfigError(f"{store.url} has no log", "tables are restored from what `tailrace capture` wrote")
-    target = moment.target(reader, lambda: find_programs(store, bin_directory), lambda line: _say(options, line))
+    target = moment.target(reader, lambda: find_pg_waldump(store, bin_directory), lambda line: _say(options, line))
     lsn = log_moment.resolve(reader, target)
     planned = table_restore.plan(reader, wanted, lsn, names, is_subset=options.where is not None)
     progress = RestoreProgress()

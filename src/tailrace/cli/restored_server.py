@@ -14,6 +14,7 @@ from tailrace.embedded.installation import installation
 from tailrace.errors import ConfigError
 from tailrace.recovery.backup_record import list_backups
 from tailrace.recovery.restore_plan import RestorePlan
+from tailrace.recovery.wal_archive import WalArchive
 from tailrace.store import Store
 
 
@@ -22,14 +23,22 @@ def find_programs(store: Store, given: Path | None) -> Path:
     records = list_backups(store)
     if not records:
         raise ConfigError(f"{store.url} has no backup", "take one with `tailrace backup`")
-    version = records[-1].server_version // 10000
+    return _find_version(records[-1].server_version // 10000, given)
+
+
+def find_pg_waldump(store: Store, given: Path | None) -> Path:
+    """The directory with pg_waldump of the version that wrote the archived WAL. No backup is needed."""
+    return _find_version(WalArchive.require(store).server_version(), given)
+
+
+def _find_version(version: int, given: Path | None) -> Path:
     on_path = shutil.which("postgres")
     candidates = [given] if given else [Path(on_path).resolve().parent] if on_path else []
     for directory in candidates:
         if (found := _version(directory / "postgres")) == version:
             return directory
         if given:
-            raise ConfigError(f"{directory} has PostgreSQL {found}, the backup is of {version}", "correct --bin")
+            raise ConfigError(f"{directory} has PostgreSQL {found}, the source is {version}", "correct --bin")
     try:
         return installation(version) / "bin"
     except ConfigError:

@@ -102,7 +102,8 @@ def _find_in_wal(
     found = search.last_drop(event.table)
     if found is None:
         where = f"the WAL from {search.start} to {search.end} shows no {event}"
-        raise ConfigError(where, "; ".join([*search.other_names, f"if it was dropped at another time, {_BY_XID}"]))
+        elsewhere = f"if that was a moment ago, wait for the archive; if it was at another time, {_BY_XID}"
+        raise ConfigError(where, "; ".join([*search.other_names, elsewhere]))
     return FoundDrop([found], search.source)
 
 

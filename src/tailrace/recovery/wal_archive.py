@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from tailrace import stored_json
 from tailrace.capture.postgres.timeline import TimelineHistory
@@ -26,6 +27,8 @@ from tailrace.recovery.wal_segment import (
 from tailrace.store import Store
 
 _RESTORE_COPY = "restore it from a copy of the store"
+_VERSIONS: Final = {0xD110: 15, 0xD113: 16, 0xD116: 17, 0xD118: 18}
+"""The server's version by the number with which each page of its WAL begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,17 @@ class WalArchive:
         if size != segment.bytes:
             raise CorruptError(f"{self.store.url}: {segment.key} holds {size} bytes", _RESTORE_COPY)
         return True
+
+    def server_version(self) -> int:
+        """The version of the server that wrote the WAL."""
+        content = self.read(self.segments[-1].segment)
+        number = int.from_bytes(content[:2], "little") if content is not None else 0
+        if number not in _VERSIONS:
+            raise CorruptError(
+                f"{self.store.url}: {self.segments[-1].segment} does not begin as WAL of PostgreSQL 15 to 18 does",
+                "a newer Tailrace may know the server's version",
+            )
+        return _VERSIONS[number]
 
     def read_history(self, timeline: int) -> bytes | None:
         return self.store.get(history_key(timeline))
