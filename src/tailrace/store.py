@@ -15,11 +15,11 @@ import io
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -40,6 +40,8 @@ _sync_file_range: Any = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_ra
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _BLOCK_BYTES: Final = 4096
+_ATTEMPTS: Final = 100
+T = TypeVar("T")
 # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER.
 _WRITE_AND_WAIT: Final = 1 | 2 | 4
 
@@ -228,7 +230,7 @@ class FileStore(Store):
         with self._translate_errors(""):
             # It will hold rows. Files in it follow the umask, so that its owner opens them to others with one chmod.
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            super().__init__(self.url, LocalStore(root))
+            super().__init__(self.url, LocalStore(root, automatic_cleanup=True))
         self._spare: _NamelessFile | None = None
         self._spare_lock = threading.Lock()
 
@@ -241,20 +243,23 @@ class FileStore(Store):
                     self._spare.reserve_block()
 
     def create(self, key: str, data: bytes) -> bool:
-        target = self._path(key)
         with self._translate_errors(key):
-            nameless = self._take_spare(target.parent) or _NamelessFile.open(target.parent)
-            try:
-                if nameless is not None:
-                    nameless.write(data, target.name)
-                    return True
-                with self._temporary_file(key, data) as (temporary, _):
-                    os.link(temporary, target)
-            except FileExistsError:
-                if target.read_bytes() != data:
-                    return False
-                _fsync(target)  # the attempt that wrote it may have failed before it was durable
-            _fsync(target.parent)
+            return _with_directory(lambda: self._create(key, data))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        target = self._path(key)
+        nameless = self._take_spare(target.parent) or _NamelessFile.open(target.parent)
+        try:
+            if nameless is not None:
+                nameless.write(data, target.name)
+                return True
+            with self._temporary_file(key, data) as (temporary, _):
+                os.link(temporary, target)
+        except FileExistsError:
+            if target.read_bytes() != data:
+                return False
+            _fsync(target)  # the attempt that wrote it may have failed before it was durable
+        _fsync(target.parent)
         return True
 
     def _take_spare(self, directory: Path) -> _NamelessFile | None:
@@ -270,7 +275,11 @@ class FileStore(Store):
             self._spare = None
 
     def replace(self, key: str, data: bytes) -> None:
-        with self._translate_errors(key), self._temporary_file(key, data) as (temporary, target):
+        with self._translate_errors(key):
+            _with_directory(lambda: self._replace(key, data))
+
+    def _replace(self, key: str, data: bytes) -> None:
+        with self._temporary_file(key, data) as (temporary, target):
             os.replace(temporary, target)
             _fsync(target.parent)
 
@@ -362,7 +371,10 @@ class _NamelessFile:
         try:
             return cls(directory, os.open(f"/proc/self/fd/{directory}", os.O_WRONLY | os.O_TMPFILE, 0o644))
         except OSError as error:
+            is_removed = os.fstat(directory).st_nlink == 0
             os.close(directory)
+            if is_removed:  # ext4 says EPERM then
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
             if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):  # without support, or without /proc
                 return None
             raise
@@ -438,6 +450,14 @@ def _write_back(fd: int) -> bool:
             return False
         raise OSError(number, os.strerror(number))
     return True
+
+
+def _with_directory(action: Callable[[], T]) -> T:
+    """Run what writes a file, and again if its directory is gone: it is removed with its last file."""
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            return action()
+    return action()
 
 
 def _make_directories(path: Path) -> None:

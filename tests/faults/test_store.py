@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -192,6 +193,28 @@ def test_every_store_creates_once(store_address: tuple[str, dict[str, str]]) -> 
 def test_a_file_system_without_nameless_files_creates_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")
     _check_creates_once(Store.open(str(tmp_path)))
+
+
+def test_a_directory_goes_with_its_last_file_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_and_delete(number: int) -> bool:
+        own = Store.open(str(tmp_path))
+        for turn in range(400):
+            key = f"wal/1.d/{number}-{turn}"
+            own.prepare("wal/1.d")
+            if turn % 2:
+                own.replace(key, b"part")
+            elif not own.create(key, b"part"):
+                return False
+            if own.get(key) != b"part":
+                return False
+            own.delete(key)
+        return True
+
+    for _ in range(2):
+        with ThreadPoolExecutor() as pool:
+            assert all(pool.map(create_and_delete, range(3)))
+        assert not list(tmp_path.iterdir())
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
 
 
 def test_a_new_directory_is_private_and_an_existing_one_stays_as_it_is(tmp_path: Path) -> None:
