@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -253,6 +254,10 @@ def test_wal_that_the_server_no_longer_has_is_a_gap(file_address: StoreAddress) 
             programs = server.bin("postgres").parent
             with pytest.raises(ConfigError, match="cannot be restored"):
                 plan_restore(store, RecoveryTarget("time", time=now[0]), programs)
+            with pytest.raises(ConfigError, match=r"WAL is missing from .* on: the archive had it up to") as refused:
+                plan_restore(store, RecoveryTarget("latest"), programs)
+            before = Lsn.parse(re.findall(r"--to (\S+)", refused.value.hint)[0])
+            assert plan_restore(store, RecoveryTarget("lsn", lsn=before), programs).ends_at_gap
             back_up(server, store)  # the archive covers everything after the gap
         for target in (RecoveryTarget("time", time=now[0]), RecoveryTarget("lsn", lsn=end)):
             with pytest.raises(ConfigError, match="cannot be restored"):  # commits in the gap are unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.capturing import current_lsn
 from tests.fixtures.postgres import running
 from tests.fixtures.store import StoreAddress
@@ -22,9 +23,11 @@ from tests.recovery.scene import (
 from tailrace.change import Lsn
 from tailrace.embedded.postgres import Postgres
 from tailrace.embedded.process import wait_until
-from tailrace.errors import FencedError, WrongSource
+from tailrace.errors import CorruptError, FencedError, WrongSource
 from tailrace.recovery.recovery_target import RecoveryTarget
+from tailrace.recovery.restore_plan import plan_restore
 from tailrace.recovery.wal_archive import WalArchive
+from tailrace.recovery.wal_segment import history_key
 from tailrace.store import Store
 
 _ROWS = "SELECT n FROM t ORDER BY n"
@@ -109,6 +112,25 @@ def _check_lost_branch(store: Store, primary: Postgres, standby: Postgres, works
     assert _fork(store, 4) < before
     _check_rows(standby, store, workspace, [1, 2, 3, 4, 5, 6], timeline=3)
     _check_rows(standby, store, workspace, [1, 2, 3, 4, 5, 7], timeline=4)
+    _check_missing_objects(store, standby.bin("postgres").parent)
+
+
+def _check_missing_objects(store: Store, programs: Path) -> None:
+    """What is lost from the store is not taken for the end of the WAL, nor a branch for the whole archive."""
+    history = store.get(history_key(4))
+    assert history is not None
+    store.delete(history_key(4))
+    with pytest.raises(CorruptError, match=r"00000004\.history is missing"):
+        plan_restore(store, RecoveryTarget("latest"), programs)
+    store.create(history_key(4), history)
+    last = WalArchive.require(store).last
+    assert last is not None
+    parts = [info.key for info in store.list(last.segment.parts_prefix)]
+    for key in parts:
+        store.delete(key)
+    with pytest.raises(CorruptError, match=r"had WAL of timeline 4 up to .*, and has none of it"):
+        plan_restore(store, RecoveryTarget("latest"), programs)
+    assert plan_restore(store, RecoveryTarget("latest"), programs, timeline=3)
 
 
 def test_slot_from_before_a_promotion_is_read_from_its_beginning(workspace: Path, file_address: StoreAddress) -> None:

@@ -149,7 +149,11 @@ def test_lost_and_damaged_wal_ends_the_standby_instead_of_the_wal(store: Store, 
         victim = segments[-2]
         content = store.get(victim.key)
         assert content is not None
+        latest, programs = RecoveryTarget("latest"), primary.bin("postgres").parent
+        standby.lay_out(store, plan_restore(store, latest, programs), DataDirectory(directory), lambda _: None)
         store.delete(victim.key)
+        with pytest.raises(ConfigError, match="WAL is missing from"):
+            plan_restore(store, latest, programs)  # what a new standby would begin with
         with StandbyThread(primary, store, directory).following() as thread:
             error = thread.failure()
         assert isinstance(error, CorruptError)

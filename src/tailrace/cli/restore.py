@@ -142,7 +142,7 @@ def command(
         began = time.monotonic()
         reached = recovery.wait(cancelled.is_set, _Reporter(plan))
         click.echo(f"replayed WAL up to {reached.lsn} in {output.duration(time.monotonic() - began)}")
-        _print_moment(reached)
+        _print_moment(reached, plan)
         if promote:
             click.echo(f"promoted; start the server with: pg_ctl -D {copy.path} start")
             return
@@ -186,11 +186,13 @@ class _Reporter:
             _log.info("replayed up to %s; the archive ends at %s", state.lsn, self._plan.end)
 
 
-def _print_moment(moment: restore.RestoredMoment) -> None:
+def _print_moment(moment: restore.RestoredMoment, plan: RestorePlan) -> None:
     last = "none since the backup" if moment.last_commit_at is None else f"committed {moment.last_commit_at}"
     click.echo(f"last transaction that is included: {last}")
     following = moment.next_commit
-    if following is None:
+    if following is None and plan.ends_at_gap:
+        click.echo(f"which transaction follows is not known: WAL is missing from {plan.end} on")
+    elif following is None:
         click.echo("the archive has no later transaction")
     else:
         click.echo(

@@ -10,11 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from tailrace import stored_json
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError
+from tailrace.log import checked_json
 from tailrace.recovery import compressed_object
 from tailrace.store import Store
 
@@ -76,23 +77,22 @@ class BackupRecord:
         return -(-self.size // self.chunk_bytes)
 
     def to_json(self) -> bytes:
-        return json.dumps({"version": 1} | asdict(self), indent=2, default=_jsonable).encode()
+        times = {"started_at": self.started_at.isoformat(), "ended_at": self.ended_at.isoformat()}
+        return checked_json.dump({"version": 1} | asdict(self) | times).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
+        what = "is not a backup's record"
+        hint = "restore it from a copy of the store; if you remove it, the backup no longer counts, and others do"
+        raw = checked_json.parse(data, where, 1, not_one=what, hint=hint)
         try:
-            raw: dict[str, Any] = stored_json.parse(data)
-            if raw.pop("version") != 1:
-                raise ValueError
+            del raw["version"]
             lsns = {key: Lsn(raw[key]) for key in ("start_lsn", "end_lsn")}
             times = {key: datetime.fromisoformat(raw[key]) for key in ("started_at", "ended_at")}
             tablespaces = tuple(Tablespace(**each) for each in raw["tablespaces"])
             return stored_json.typed(cls(**raw | lsns | times | {"tablespaces": tablespaces}))
         except stored_json.ERRORS as error:
-            raise CorruptError(
-                f"{where} is not a backup's record",
-                "restore it from a copy of the store; if you remove it, the backup no longer counts, and others do",
-            ) from error
+            raise CorruptError(f"{where} {what}", hint) from error
 
     def create(self, store: Store) -> None:
         if not store.create(f"{self.prefix}/{_META}", self.to_json()):
@@ -137,11 +137,6 @@ class BackupFile:
         """The path of the file that this one is, or changes."""
         directory, slash, name = self.path.rpartition("/")
         return f"{directory}{slash}{name.removeprefix(INCREMENTAL)}"
-
-
-def _jsonable(value: object) -> str:
-    assert isinstance(value, datetime)
-    return value.isoformat()
 
 
 def data_key(id: str, number: int) -> str:

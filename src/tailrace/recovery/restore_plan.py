@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, CorruptError
 from tailrace.recovery.backup_record import BackupRecord, chain, find_backup, list_backups
 from tailrace.recovery.recovery_target import RecoveryTarget, StopPoint
 from tailrace.recovery.wal_archive import ArchivePosition, WalArchive
@@ -25,11 +25,18 @@ class RestorePlan:
     history: TimelineHistory
     end: Lsn
     """Where the WAL ends that follows the backup without a gap."""
+    known_end: Lsn
+    """Where the archive's WAL ends, or ended, whatever is missing of it."""
     stop: StopPoint
 
     @property
     def backup(self) -> BackupRecord:
         return self.chain[-1]
+
+    @property
+    def ends_at_gap(self) -> bool:
+        """Whether there was later WAL, which is missing or follows a gap."""
+        return self.known_end > self.end
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,22 @@ def plan_restore(
         timeline: The timeline that holds the moment. Default: the newest one of the archive.
         backup: The id of the backup to start from. Default: the newest one from before the moment.
     """
-    archive = WalArchive.require(store)
+    position = ArchivePosition.load(store)  # before the archive is listed, so that it is not ahead of that
     records = list_backups(store)
-    history, candidates = _candidates_on(archive, timeline, records)
+    for _ in range(2):  # a segment may be completed, and its parts removed, while they are listed
+        archive = WalArchive.require(store)
+        history, candidates = _candidates_on(archive, timeline, records)
+        known_end = archive.end_of(history.timeline) or Lsn(0)
+        if position is not None and position.timeline == history.timeline:
+            known_end = max(known_end, position.lsn)
+        is_lost = timeline is None and position is not None and position.timeline > history.timeline
+        if known_end <= candidates[-1].end and not is_lost:
+            break
+    if is_lost and position is not None:
+        raise CorruptError(
+            f"the archive had WAL of timeline {position.timeline} up to {position.lsn}, and has none of it",
+            f"restore the objects from a copy of the store; --timeline {history.timeline} restores the timeline before",
+        )
     if backup is not None:
         record = find_backup(records, backup)
         candidates = [candidate for candidate in candidates if candidate.record == record]
@@ -67,12 +87,11 @@ def plan_restore(
                 f"backup {backup} cannot be restored on timeline {history.timeline}",
                 "`tailrace backup ls` shows what each one lacks",
             )
-    position = ArchivePosition.load(store)
     is_current = position is not None and position.timeline == history.timeline
     covered_at = position.at if position is not None and is_current and position.lsn <= candidates[-1].end else None
-    chooser = _Chooser(archive, history, candidates, covered_at, bin_directory)
+    chooser = _Chooser(archive, history, candidates, known_end, covered_at, bin_directory)
     candidate, stop = chooser.choose(target)
-    return RestorePlan(chain(candidate.record, records), archive, history, candidate.end, stop)
+    return RestorePlan(chain(candidate.record, records), archive, history, candidate.end, known_end, stop)
 
 
 def restorable_ranges(store: Store) -> list[tuple[Lsn, Lsn]]:
@@ -112,6 +131,7 @@ class _Chooser:
     archive: WalArchive
     history: TimelineHistory
     candidates: Sequence[_Candidate]
+    known_end: Lsn
     covered_at: datetime | None
     """The server's time up to which the archive has everything, as far as it is known."""
     bin_directory: Path
@@ -120,6 +140,12 @@ class _Chooser:
         match target.kind:
             case "latest":
                 newest = self.candidates[-1]
+                if self.known_end > newest.end:
+                    raise ConfigError(
+                        f"WAL is missing from {newest.end} on: the archive had it up to {self.known_end}",
+                        f"--to {newest.end} restores what comes before the gap; to get past it, restore the missing "
+                        "objects from a copy of the store, or use a backup from after the gap",
+                    )
                 return newest, self._end_of(newest)
             case "immediate":
                 return self.candidates[-1], StopPoint(None, is_immediate=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from tailrace import stored_json
 from tailrace.capture.postgres.timeline import TimelineHistory
 from tailrace.change import Lsn
 from tailrace.errors import ConfigError, CorruptError, WrongSource
+from tailrace.log import checked_json
 from tailrace.recovery import compressed_object
 from tailrace.recovery.wal_segment import (
     POSITION,
@@ -22,7 +22,6 @@ from tailrace.recovery.wal_segment import (
     ArchiveKey,
     WalSegment,
     history_key,
-    timeline_of_history,
 )
 from tailrace.store import Store
 
@@ -44,15 +43,16 @@ class System:
         data = store.get(SYSTEM)
         if data is None:
             return None
+        what = "was not written by the archive"
+        raw = checked_json.parse(data, f"{store.url}: {SYSTEM}", 1, not_one=what, hint=_RESTORE_COPY)
         try:
-            raw = stored_json.parse(data)
             return cls(str(raw["system_id"]), int(raw["segment_bytes"]))
         except stored_json.ERRORS as error:
-            raise CorruptError(f"{store.url}: {SYSTEM} was not written by the archive", _RESTORE_COPY) from error
+            raise CorruptError(f"{store.url}: {SYSTEM} {what}", _RESTORE_COPY) from error
 
     def save(self, store: Store) -> None:
         """Create the record. Raises WrongSource if the store holds the WAL of another cluster."""
-        if not store.create(SYSTEM, json.dumps({"version": 1} | asdict(self), indent=2).encode()):
+        if not store.create(SYSTEM, checked_json.dump({"version": 1} | asdict(self)).encode()):
             recorded = System.load(store)
             assert recorded is not None
             recorded.check(self)
@@ -84,18 +84,16 @@ class ArchivePosition:
         data = store.get(POSITION)
         if data is None:
             return None
+        what, hint = "was not written by the archive", "remove it: the archive writes it again"
+        raw = checked_json.parse(data, f"{store.url}: {POSITION}", 1, not_one=what, hint=hint)
         try:
-            raw = stored_json.parse(data)
             return cls(int(raw["timeline"]), Lsn.parse(raw["lsn"]), datetime.fromisoformat(raw["at"]))
         except stored_json.ERRORS as error:
-            raise CorruptError(
-                f"{store.url}: {POSITION} is not a file that the archive wrote",
-                "remove it: the archive writes it again",
-            ) from error
+            raise CorruptError(f"{store.url}: {POSITION} {what}", hint) from error
 
     def save(self, store: Store) -> None:
-        raw = {"timeline": self.timeline, "lsn": str(self.lsn), "at": self.at.isoformat()}
-        store.replace(POSITION, json.dumps(raw).encode())
+        raw = {"version": 1, "timeline": self.timeline, "lsn": str(self.lsn), "at": self.at.isoformat()}
+        store.replace(POSITION, checked_json.dump(raw).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +153,10 @@ class WalArchive:
                     complete.add(key.segment)
                 else:
                     parts[key.segment].append(key.part)
-            elif (timeline := timeline_of_history(info.key)) is not None:
-                text = (store.get(info.key) or b"").decode(errors="replace")
-                histories[timeline] = TimelineHistory.parse(timeline, text)
+        timelines = {segment.timeline for segment in (*complete, *parts)} - {1}
+        for timeline in timelines:
+            if (data := store.get(history_key(timeline))) is not None:
+                histories[timeline] = TimelineHistory.parse(timeline, data.decode(errors="replace"))
         leftovers = [s.part_key(*part) for s, found in parts.items() if s in complete for part in found]
         segments = [
             StoredSegment(s, s in complete, () if s in complete else tuple(sorted(parts[s])))
@@ -178,7 +177,17 @@ class WalArchive:
         return self.segments[-1] if self.segments else None
 
     def history(self, timeline: int) -> TimelineHistory:
+        """Raises CorruptError if the archive has WAL of the timeline, but not where it comes from."""
+        if timeline not in self.histories and timeline > 1 and self.end_of(timeline) is not None:
+            raise CorruptError(
+                f"{self.store.url}: {history_key(timeline)} is missing",
+                "start `tailrace archive`, which writes it again, or restore it from a copy of the store",
+            )
         return self.histories.get(timeline, TimelineHistory(timeline))
+
+    def end_of(self, timeline: int) -> Lsn | None:
+        """The end of the newest WAL of a timeline, whatever is missing before it; None if there is none."""
+        return max((stored.end for stored in self.segments if stored.segment.timeline == timeline), default=None)
 
     def ranges(self) -> Iterator[WalRange]:
         """All WAL, by timeline and LSN; a range ends where something is missing."""

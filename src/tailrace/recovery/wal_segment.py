@@ -14,7 +14,6 @@ POSITION: Final = f"{PREFIX}/position.json"
 
 _NAME = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})")
 _KEY = re.compile(rf"{PREFIX}/([0-9A-F]{{8}})/([0-9A-F]{{24}})(?:\.zst|\.d/([0-9A-F]{{8}})-([0-9A-F]{{8}})\.zst)")
-_HISTORY_KEY = re.compile(rf"{PREFIX}/([0-9A-F]{{8}})\.history")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -97,9 +96,3 @@ def timeline_prefix(timeline: int) -> str:
 
 def history_key(timeline: int) -> str:
     return f"{PREFIX}/{timeline:08X}.history"
-
-
-def timeline_of_history(key: str) -> int | None:
-    """The timeline that a `.history` object describes; None if the key is another object's."""
-    match = _HISTORY_KEY.fullmatch(key)
-    return int(match[1], 16) if match else None
