@@ -30,6 +30,7 @@ from tailrace.log.reader import LogReader
 from tailrace.recovery import backup_record, restore
 from tailrace.recovery.backup_record import BackupRecord
 from tailrace.recovery.data_directory import DataDirectory
+from tailrace.recovery.recovery_server import RecoveryServer
 from tailrace.recovery.recovery_target import RecoveryTarget
 from tailrace.recovery.restore_plan import plan_restore
 from tailrace.recovery.wal_archive import WalArchive
@@ -150,6 +151,13 @@ def test_a_source_that_keeps_its_settings_elsewhere_is_restored(history: History
     copy = DataDirectory(new_directory(workspace, "copy"))
     restore.write_directory(history.store, plan, copy)
     (copy.path / "postgresql.conf").write_text("")
+    closed = workspace / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("postgres", "pg_controldata"):
+        (closed / name).symlink_to(programs / name)
+    if copy.owner[0] != os.geteuid():  # as root, the server runs as the directory's owner
+        with pytest.raises(ConfigError, match=r"cannot be run by the owner of .*: Permission denied"):
+            RecoveryServer(copy, closed, "postgres", {}, copy.path / "server.log").__enter__()
     with restore.recovering(plan, copy, programs, "pause", operator_settings={"work_mem": "5MB"}) as recovery:
         recovery.wait()
         with recovery.server.connect() as connection:

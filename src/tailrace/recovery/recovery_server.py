@@ -23,7 +23,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tailrace.change import Lsn
-from tailrace.errors import SourceError
+from tailrace.errors import ConfigError, SourceError
 from tailrace.recovery.data_directory import DataDirectory
 
 _PORT = 5432
@@ -99,18 +99,25 @@ class RecoveryServer:
         arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
         uid, gid = self._directory.owner
         is_root = os.geteuid() == 0
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [str(self._program), "-D", str(self._directory.path), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                start_new_session=True,
-                user=uid if is_root else None,
-                group=gid if is_root else None,
-                extra_groups=[] if is_root else None,
-            )
+        try:
+            with self.log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [str(self._program), "-D", str(self._directory.path), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    start_new_session=True,
+                    user=uid if is_root else None,
+                    group=gid if is_root else None,
+                    extra_groups=[] if is_root else None,
+                )
+        except OSError as error:
+            shutil.rmtree(self.socket_directory, ignore_errors=True)
+            raise ConfigError(
+                f"{self._program} cannot be run by the owner of {self._directory.path}: {error.strerror}",
+                "give programs with --bin that this user may run: a directory above them may be closed to it",
+            ) from error
         return self
 
     def _limits(self) -> dict[str, str]:
