@@ -99,7 +99,7 @@ def test_a_table_without_replica_identity_is_left_out_with_a_warning(
     database.execute("CREATE TABLE keyed (id int PRIMARY KEY); CREATE TABLE bare (n int); INSERT INTO bare VALUES (1)")
     done = _run(environment(database, *file_address), "capture", "--until-lsn", "current")
     assert done.returncode == 0
-    assert "public.bare is not captured" in done.stderr
+    assert done.stderr.count("public.bare is not captured") == 1, done.stderr
     database.execute("UPDATE bare SET n = 2")  # the application's statements still work
 
 

@@ -67,18 +67,24 @@ class PublicationWatch(BackgroundThread):
 
     def _run(self) -> None:
         try:
+            self._look()
             while not self._stopping.wait(self._poll_seconds):
-                try:
-                    self._look()
-                except TailraceError as error:
-                    # Capture meets the same failure, and reports it. What is not captured is not known meanwhile.
-                    _log.debug("which tables are not captured is unknown: %s", error)
-                    self.uncaptured = self.tables_captured = None
-                    self._disconnect()
+                self._look()
+            if self.uncaptured is None and self._connection is not None:
+                self._look()  # capture was short, and created the publication in the meantime
         finally:
             self._disconnect()
 
     def _look(self) -> None:
+        try:
+            self._update()
+        except TailraceError as error:
+            # Capture meets the same failure, and reports it. What is not captured is not known meanwhile.
+            _log.debug("which tables are not captured is unknown: %s", error)
+            self.uncaptured = self.tables_captured = None
+            self._disconnect()
+
+    def _update(self) -> None:
         if self._connection is None:
             self._connection = connect(self._source)
         if not has_publication(self._connection, self._source.publication):

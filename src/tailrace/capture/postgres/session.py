@@ -121,8 +121,10 @@ class PostgresSession:
         source = self._settings.source
         if writer.last_source is not None:
             slot.check_identity(self._replication, writer.source, writer.last_source, writer.end_lsn)
-        if slot.ensure_publication(self._connection, source):
-            seen_table.save(self._store, ())  # every table that is not in it yet is new
+        # Whoever sees the publication must know that it was not made by hand: every table that is not in it yet is new.
+        with source_errors(), self._connection.transaction():
+            if slot.ensure_publication(self._connection, source):
+                seen_table.save(self._store, ())
         found = slot.find(self._connection, source.slot)
         created = None
         if found is None:

@@ -15,10 +15,9 @@ from psycopg.pq.abc import PGconn
 from psycopg.rows import class_row
 
 from tailrace.capture.postgres import timeline
-from tailrace.capture.postgres.catalog import IS_OWN
 from tailrace.capture.postgres.source_connection import classify, connect, run_command, text_value
 from tailrace.capture.postgres.source_error import source_errors
-from tailrace.capture.postgres.uncaptured import has_publication
+from tailrace.capture.postgres.uncaptured import has_publication, unpublished_tables
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
@@ -168,32 +167,12 @@ def ensure_publication(connection: Connection, source: SourceSettings) -> bool:
     created. It may be empty: tables are added as they are created (`publication_watch`).
 
     A table without a replica identity is left out, because PostgreSQL would reject every UPDATE and DELETE on it once
-    it is published. From 18 on, this also applies to replica identity FULL with generated columns. Tailrace's own
-    tables are left out too.
+    it is published. From 18 on, this also applies to replica identity FULL with generated columns. `publication_watch`
+    reports such tables.
     """
     if has_publication(connection, source.publication):
         return False
-    rows = connection.execute(
-        "SELECT n.nspname::text, c.relname::text, c.relkind = 'p' AS partitioned,"  # noqa: S608 (a literal of ours)
-        " c.relreplident = 'f' AND NOT (current_setting('server_version_num')::int >= 180000 AND EXISTS (SELECT"
-        "   FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped))"
-        " OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND"
-        "   CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate"
-        "   WHEN 'i' THEN i.indisreplident ELSE false END) AS known"
-        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
-        f" AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND NOT {IS_OWN} ORDER BY 1, 2"
-    ).fetchall()
-    covered = [row for row in rows if source.covers(str(row[0]), str(row[1]))]
-    chosen = [sql.Identifier(str(row[0]), str(row[1])) for row in covered if row[3]]
-    for row in covered:
-        if not row[3]:
-            _log.warning(
-                "%s.%s is not captured: it has no replica identity, or FULL with generated columns, and publishing it"
-                " would make its UPDATEs and DELETEs fail; `tailrace check` prints the SQL that fixes it",
-                row[0],
-                row[1],
-            )
+    chosen = [table.identifier for table in unpublished_tables(connection, source) if table.obstacle is None]
     if not chosen:
         _log.warning(
             "there is no table to capture yet: none that can be published matches %s. Tables are captured as they are"

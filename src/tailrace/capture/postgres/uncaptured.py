@@ -105,11 +105,11 @@ SELECT c.oid, n.nspname::text AS schema, c.relname::text AS name, c.relpersisten
            SELECT FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped) AS has_generated_identity,
        pg_catalog.pg_has_role(c.relowner, 'USAGE') AS is_owned,
-       pg_catalog.pg_has_role(u.pubowner, 'USAGE') AS owns_publication,
+       coalesce(pg_catalog.pg_has_role(u.pubowner, 'USAGE'), false) AS owns_publication,
        pg_catalog.pg_is_in_recovery() AS is_standby
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_publication u ON u.pubname = %(publication)s
+LEFT JOIN pg_catalog.pg_publication u ON u.pubname = %(publication)s
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
   AND c.oid NOT IN (SELECT p.oid FROM published p)
@@ -127,7 +127,7 @@ def has_publication(connection: psycopg.Connection[Any], publication: str) -> bo
 
 
 def unpublished_tables(connection: psycopg.Connection[Any], source: SourceSettings) -> list[UnpublishedTable]:
-    """The tables that `source.tables` matches and the publication lacks; none if there is no publication yet."""
+    """The tables that `source.tables` matches and the publication lacks: all of them if there is no publication yet."""
     with source_errors(), connection.cursor(row_factory=class_row(UnpublishedTable)) as cursor:
         found = cursor.execute(_UNPUBLISHED, {"publication": source.publication}).fetchall()
     return [table for table in found if source.covers(table.schema, table.name)]
