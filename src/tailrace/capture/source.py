@@ -190,6 +190,8 @@ class SourceStatus:
     """Tables that `source.tables` matches and that are not captured; None if that is not known."""
     tables_captured: int | None = None
     """The tables in the publication; None if that is not known."""
+    silent_seconds: float | None = None
+    """How long the client that streams from the slot has sent no status, if that is too long: its process hangs."""
 
     @property
     def has_no_reader(self) -> bool:

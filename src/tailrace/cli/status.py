@@ -113,7 +113,7 @@ def _source(source: SourceStatus) -> list[tuple[str, str]]:
             ("captured to", str(source.confirmed_lsn or "-")),
         ]
     return [
-        ("slot", f"{source.slot}, {'in use' if source.is_active else 'not in use: is capture running?'}"),
+        ("slot", f"{source.slot}, {_use(source)}"),
         ("WAL held back", "-" if source.wal_held_bytes is None else output.size(source.wal_held_bytes)),
         ("acknowledged", str(source.confirmed_lsn or "-")),
         *([] if source.wal_status in (None, "reserved") else [("WAL status", str(source.wal_status))]),
@@ -122,6 +122,12 @@ def _source(source: SourceStatus) -> list[tuple[str, str]]:
 
 
 def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
+def _use(source: SourceStatus) -> str:
+    if source.silent_seconds is not None:
+        return f"in use, but capture has sent nothing for {output.duration(source.silent_seconds)}: does it hang?"
+    return "in use" if source.is_active else "not in use: is capture running?"
+
+
     for table in tables:
         yield table.qualified_name, table.reason
         if table.fix:

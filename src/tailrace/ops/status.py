@@ -320,6 +320,9 @@ class Overview:
             faults.append(f"source: {self.source.error}")
         if self.source is not None and self.source.has_no_reader and self.capture is None:
             faults.append(f"capture does not run: nobody streams from slot {self.source.slot}")
+        if self.source is not None and self.source.silent_seconds is not None and self.capture is None:
+            silent_s = self.source.silent_seconds
+            faults.append(f"capture has sent nothing to the source for {silent_s:.0f} s: its process hangs")
         if self.source is not None and self.source.is_losing_wal:
             faults.append(
                 f"slot {self.source.slot} is about to lose WAL that is not captured: max_slot_wal_keep_size is too low"

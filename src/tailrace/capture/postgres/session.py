@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -35,6 +35,10 @@ from tailrace.settings import Settings, SourceSettings
 from tailrace.store import Store
 
 _log = logging.getLogger("tailrace.capture")
+
+# Capture sends its status to the source in each interval, whatever the store and the sinks do.
+_SILENT_INTERVALS: Final = 3
+_SILENT_S: Final = 30.0
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -245,10 +249,19 @@ def slot_status(settings: Settings, store: Store) -> SourceStatus:
     return replace(
         status,
         is_active=found.active_pid is not None,
+        silent_seconds=_silence(found, settings.capture.status_interval_s),
         wal_status=found.wal_status,
         confirmed_lsn=lsn,
         wal_held_bytes=found.wal_held_bytes,
     )
+
+
+def _silence(found: slot.Slot, status_interval_s: float) -> float | None:
+    """How long capture has sent no status to the source, if that is too long."""
+    if found.replied_at is None:
+        return None
+    silent_s = time.time() - found.replied_at.timestamp()
+    return silent_s if silent_s > max(_SILENT_S, _SILENT_INTERVALS * status_interval_s) else None
 
 
 def _missing_slot(name: str, store: Store) -> str:

@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 from psycopg import sql
@@ -45,6 +46,8 @@ class Slot:
     wal_held_bytes: int | None
     """WAL that the server retains because of the slot; None if it retains none."""
 
+    replied_at: datetime | None
+    """When the client that streams from the slot last sent its status, by its own clock; None if that is not known."""
     @property
     def lsn(self) -> Lsn:
         return Lsn.parse(self.confirmed_flush_lsn or "0/0")
@@ -107,7 +110,8 @@ def find(connection: Connection, name: str) -> Slot | None:
         cursor.execute(
             "SELECT slot_name::text AS name, plugin::text, database::text, confirmed_flush_lsn::text, wal_status,"
             " active_pid, (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
-            " ELSE pg_catalog.pg_current_wal_lsn() END - restart_lsn)::bigint AS wal_held_bytes"
+            " ELSE pg_catalog.pg_current_wal_lsn() END - restart_lsn)::bigint AS wal_held_bytes,"
+            " (SELECT r.reply_time FROM pg_catalog.pg_stat_replication r WHERE r.pid = active_pid) AS replied_at"
             " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
             (name,),
         )
