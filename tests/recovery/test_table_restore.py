@@ -438,6 +438,27 @@ def test_definitions_give_up_on_a_locked_table_before_the_server_looks_for_deadl
             recorder.stop()
 
 
+def test_what_ddl_changed_is_logged(database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also what happened while capture was down, and what no change of a row shows."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 1, gone text, kind int)")
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    store = FileStore(tmp_path)
+    first = SchemaRecorder(SourceSettings(url=database.url), store)
+    first.start()
+    first.stop()
+    assert len(list(store.list("schema"))) == 1
+    database.execute("ALTER TABLE t RENAME n TO m; ALTER TABLE t DROP gone; ALTER TABLE t ALTER kind TYPE bigint")
+    database.execute("ALTER TABLE t ADD x text; CREATE INDEX t_x ON t (x); ALTER TABLE t REPLICA IDENTITY FULL")
+    second = SchemaRecorder(SourceSettings(url=database.url), store)
+    with caplog.at_level("INFO", "tailrace.capture"):
+        second.start()
+        second.stop()
+    assert caplog.messages == [
+        "public.t: renamed column n to m; column kind is bigint instead of integer; added column x text; "
+        "dropped column gone; the replica identity is full; added index t_x"
+    ]
+
+
 class SchemaOutage(FileStore):
     """A store that does not accept definitions while `is_down`."""
 

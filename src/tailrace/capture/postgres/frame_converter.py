@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tailrace.capture.postgres.shape import describe_change
 from tailrace.change import Lsn, Relation
 from tailrace.log import ddl_message
 from tailrace.log_rows import RowBatch
@@ -34,7 +33,6 @@ class FrameConverter:
         self._describe = describe
         self._skip_below = skip_below
         self._on_relation = on_relation
-        self._described: dict[int, Relation] = {}
         self._unused: dict[int, Relation] = {}
         self._transaction = OpenTransaction()
         self._own: set[int] = set()
@@ -55,17 +53,13 @@ class FrameConverter:
         return batch
 
     def _report_ddl(self, batch: RowBatch) -> None:
-        """Log what DDL did, and pass new versions of relations on."""
+        """Log what DDL says that it did, and pass new descriptions of relations on."""
         # A partition is described too, although its changes are published as the root's. A change of a table follows
         # its description in the same transaction, but maybe not in the same batch.
         self._unused.update((relation.oid, relation) for _, relation in batch.defined if not relation.is_own)
         for oid in self._unused.keys() & set(np.unique(batch.rows.relation_id).tolist()) if self._unused else ():
             relation = self._unused.pop(oid)
             lsn = Lsn(batch.rows.commit_lsn[np.argmax(batch.rows.relation_id == oid)])
-            earlier = self._described.get(oid)
-            self._described[oid] = relation
-            if earlier is not None and relation != earlier:
-                _log.info("%s changed before %s: %s", earlier.qualified_name, lsn, describe_change(earlier, relation))
             self._on_relation(relation, lsn)
         if batch.end_lsn:
             self._unused.clear()

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 
 from tailrace.capture.postgres import catalog, schema_catalog
+from tailrace.capture.postgres.definition_change import describe_change
 from tailrace.capture.postgres.source_connection import connect
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn, Relation
@@ -165,8 +166,11 @@ class SchemaRecorder:
         ]
         if new:
             schema_record.save(self._store, SchemaRecord(Lsn.parse(row[0]), datetime.now(UTC), row[1], tuple(new)))
+            for table in new:
+                if (earlier := self._recorded.get(table.oid)) is not None:
+                    seen = f", seen by the change at {table.changed_at}" if table.changed_at else ""
+                    _log.info("%s: %s%s", earlier.qualified_name, describe_change(earlier, table), seen)
             self._recorded.update((table.oid, table) for table in new)
-            _log.debug("recorded the definitions of %s", ", ".join(table.qualified_name for table in new))
 
     def _warn_of_gone(self, noted: Mapping[int, tuple[str, Lsn]], published: Collection[int]) -> None:
         assert self._recorded is not None
