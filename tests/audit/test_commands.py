@@ -82,6 +82,8 @@ def test_history_follows_a_row_through_its_keys(shell: Shell) -> None:
     assert transactions[-1]["tables"] == ["public.lines"]
     (line,) = shell.run("history", "lines", "--transactions").splitlines()
     assert f"xid {transactions[-1]['xid']}  1 INSERT  public.lines" in line
+    shell.audited.trail.database.execute("ALTER TABLE changes RENAME TO hidden")
+    assert "there is no audit trail yet" in shell.run("history", "orders", code=2)
     assert "name a TABLE" in shell.run("history", code=2)
     assert "takes no KEY" in shell.run("history", "orders", "1", "--transactions", code=2)
 

@@ -287,7 +287,16 @@ def connect(options: AuditOptions, name: str, database: str | None = None) -> It
         connection = options.connect()
     set_json_loads(exact_json.loads, connection)
     try:
-        yield Trail(connection, table_name(options.table), options.schema, name, database)
+        trail = Trail(connection, table_name(options.table), options.schema, name, database)
+        quoted = trail.table.as_string(connection)
+        with classify_errors():
+            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
+        if found != (True,):
+            raise ConfigError(
+                f"there is no audit trail yet: table {quoted} does not exist",
+                f"sink {name} creates it when it starts: `tailrace status` shows whether it runs",
+            )
+        yield trail
     finally:
         connection.close()
 
