@@ -75,8 +75,9 @@ def test_log_lines_as_json() -> None:
     assert fields == {"level": "warning", "logger": "tailrace.capture", "message": "two lines\nhere"}
 
 
-def test_the_last_error_is_json_too(tmp_path: Path) -> None:
-    done = run("deliver", "--log-format", "json", TAILRACE_STORE_URL=tmp_path.as_uri())
+@pytest.mark.parametrize("command", ["deliver", "sink pause x"])
+def test_the_last_error_is_json_too(command: str, tmp_path: Path) -> None:
+    done = run(*command.split(), "--log-format", "json", TAILRACE_STORE_URL=tmp_path.as_uri())
     assert done.returncode == 2
     fields = json.loads(done.stderr)
     assert (fields["level"], fields["message"]) == ("error", "no sink is configured")

@@ -61,5 +61,7 @@ def _change(fields: Callable[[Any], dict[str, Any]]) -> Callable[[click.Context,
     def change(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ARG001
         if value is not None:
             ctx.obj = replace(ctx.obj, **fields(value))
+            if ctx.obj.log_format != "text":
+                ctx.obj.start_logging()  # the error that ends a command has this format, also if it logs nothing else
 
     return change
