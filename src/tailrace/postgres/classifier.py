@@ -90,6 +90,7 @@ def _shared_rules(section: str, broken: type[TailraceError], refused: type[Tailr
             r"authentication failed|no password supplied|role .* does not exist|not permitted to log in",
             credentials,
         ),
+        Rule(refused, "", r"permission denied for database", "grant the role CONNECT on that database"),
         Rule(refused, "3D000|57P04", r"database .* does not exist", f"correct the database in {section}.url"),
         Rule(refused, "28...|3D000|57P04", r"", credentials),
         Rule(

@@ -27,6 +27,10 @@ PASSWORD = "pläntéd-'s3cret\\ "
 def password_server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """A server that requires a password."""
     with running(18, auth=request.param, password=PASSWORD) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE ROLE outsider LOGIN REPLICATION PASSWORD 'x'")
+            connection.execute("CREATE DATABASE closed")
+            connection.execute("REVOKE CONNECT ON DATABASE closed FROM public")
         yield server
 
 
@@ -129,6 +133,10 @@ def test_rejections_have_a_hint(password_server: Postgres, open_source: Callable
     unknown = refusal(open_source, SourceSettings(url=password_server.url_of("absent"), password=password))
     assert isinstance(unknown, SourceRefused)
     assert "source.url" in unknown.hint
+    outside = SourceSettings(url=password_server.url_of("closed", "outsider"), password=Secret("x"))
+    denied = refusal(open_source, outside)
+    assert isinstance(denied, SourceRefused)
+    assert denied.with_hint.endswith("privilege. Grant the role CONNECT on that database")
     plain = refusal(open_source, SourceSettings(url=password_server.url, password=password, sslmode="require"))
     assert isinstance(plain, SourceRefused)
     assert "does not support SSL" in str(plain)
