@@ -32,3 +32,8 @@ def test_only_temporary_errors_are_retried() -> None:
 def test_the_docstring_lists_every_class() -> None:
     documented = {line.split()[1] for line in (errors.__doc__ or "").splitlines() if line.strip()[:1] in ("├", "└")}
     assert documented == {c.__name__ for c in CLASSES} - {"TailraceError"}
+
+
+def test_a_message_with_its_hint_are_sentences() -> None:
+    assert TailraceError("the store refused it.", "check the key").with_hint == "the store refused it. Check the key"
+    assert TailraceError("no").with_hint == "no"

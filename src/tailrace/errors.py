@@ -41,6 +41,16 @@ class TailraceError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def with_hint(self) -> str:
+        """The message and the remedy on one line, for logs."""
+        return sentences(self.message, self.hint)
+
+
+def sentences(message: str, hint: str) -> str:
+    """Join a message and its hint."""
+    return f"{message.removesuffix('.')}. {hint[0].upper()}{hint[1:]}" if hint else message
+
 
 class ConfigError(TailraceError):
     pass

@@ -257,7 +257,8 @@ def test_run_ends_if_capture_fails_permanently(database: Database, file_address:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with running(env, tmp_path / "log") as run:
         run.await_(lambda: run.sink("out")["state"] == "failed", "delivery", 60)
-        assert "Spark is not installed: pip install 'tailrace[spark]'" in run.client.get("/health").json()["faults"][0]
+        fault = run.client.get("/health").json()["faults"][0]
+        assert "Spark is not installed: run pip install 'tailrace[spark]'" in fault
         run.await_(lambda: run.status()["capture"]["state"] == "streaming", "capture goes on", 60)
         with database.connect(autocommit=True) as connection:
             connection.execute(

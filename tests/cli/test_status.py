@@ -106,7 +106,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     assert re.search(r"lake +postgres +loading .* 750 rows ", screen)
     assert re.search(r"not captured\n +public.bare +it has no replica identity", screen)
     assert 'ALTER TABLE "public"."bare" REPLICA IDENTITY FULL;' in screen
-    assert "silent: cannot be [reached]. look there" in screen
+    assert "silent: cannot be [reached]. Look there" in screen
     assert "silent: last status 1 h 0 min ago; is it running?" in screen
     assert max(map(len, screen.splitlines())) < 160
 

@@ -212,7 +212,7 @@ def test_a_verification_that_failed_is_a_warning_and_stops_nothing_else(tmp_path
         (tmp_path / "verify.fail").write_text("SinkRefused")
         assert wait_until(lambda: bool(pair.supervisor.overview().warnings), 30), pair.lines
         overview = pair.supervisor.overview()
-        assert overview.warnings == ["no sink is compared with the source: verify: a SinkRefused. fix it"]
+        assert overview.warnings == ["no sink is compared with the source: verify: a SinkRefused. Fix it"]
         assert overview.faults == []
         assert not pair.supervisor.is_finished
     finally:

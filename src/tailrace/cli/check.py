@@ -81,12 +81,8 @@ def _findings(subject: str, check: Callable[[], Iterable[Finding]]) -> list[Find
     try:
         findings += check()
     except TailraceError as error:
-        findings.append(Finding(Severity.ERROR, subject, f"{error}{_hint(error)}"))
+        findings.append(Finding(Severity.ERROR, subject, error.with_hint))
     return findings
-
-
-def _hint(error: TailraceError) -> str:
-    return f". {error.hint[0].upper()}{error.hint[1:]}" if error.hint else ""
 
 
 def _print(name: str, findings: Sequence[Finding]) -> None:

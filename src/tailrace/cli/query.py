@@ -54,7 +54,7 @@ def command(invocation: Invocation, port: int | None, host: str | None, name: st
     except ModuleNotFoundError as error:
         if error.name != "duckdb":
             raise
-        raise ConfigError("duckdb is not installed", "pip install 'tailrace[query]'") from None
+        raise ConfigError("duckdb is not installed", "run pip install 'tailrace[query]'") from None
     over = threading.Event()
     on_stop(over.set)
     with QueryServer(options, name, limits) as server:

@@ -11,6 +11,7 @@ from rich.text import Text
 from tailrace.cli import output
 from tailrace.cli.status_line import loading, sink_lag
 from tailrace.delivery.status import SinkStatus
+from tailrace.errors import sentences
 from tailrace.log.terminal import printable
 
 _COLOURS = {
@@ -55,8 +56,8 @@ def show(sinks: Sequence[SinkStatus]) -> None:
         if (load := loading(sink)) is not None:
             console.print(Text(f"{sink.name}: {load}", style="blue"))
         if sink.last_error:
-            hint = f". {sink.last_error_hint}" if sink.last_error_hint else ""
-            console.print(Text(printable(f"{sink.name}: {sink.last_error}{hint}"), style="red"))
+            problem = sentences(f"{sink.name}: {sink.last_error}", sink.last_error_hint or "")
+            console.print(Text(printable(problem), style="red"))
         if sink.dead_letters:
             command = f"`tailrace deadletter list {sink.name}`"
             console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))

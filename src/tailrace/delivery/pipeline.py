@@ -31,7 +31,7 @@ from tailrace.delivery.stall import StallMeter
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.delivery.step import PlannedStep, Stepper
 from tailrace.delivery.task import TaskResult
-from tailrace.errors import PoisonError, SinkError, SinkPaused, SparkError, TailraceError
+from tailrace.errors import PoisonError, SinkError, SinkPaused, SparkError, TailraceError, sentences
 from tailrace.log.planner import Offset
 from tailrace.rate import Rate
 from tailrace.retry import Backoff
@@ -509,7 +509,7 @@ class Pipeline:
         self._must_open = True
         self._condition = "starting"
         self._obey(request)
-        _log.warning("sink %s is paused: %s. %s", self.name, error, error.hint)
+        _log.warning("sink %s is paused: %s", self.name, error.with_hint)
 
     def _has_abandoned_repair(self, error: TailraceError) -> bool:
         """Whether it was a repair that failed. The sink goes on without it."""
@@ -533,13 +533,13 @@ class Pipeline:
             return
         if not error.retry:
             self._condition = "failed"
-            _log.error("sink %s stopped: %s. %s", self.name, error, error.hint)
+            _log.error("sink %s stopped: %s", self.name, error.with_hint)
             return
         self._condition = "retrying"
         delay = self._backoff.next()
         self._retry_at = time.monotonic() + delay
         level = logging.DEBUG if isinstance(error, QueryLostError) else logging.WARNING
-        _log.log(level, "sink %s: %s; retrying in %.1f s. %s", self.name, error, delay, error.hint)
+        _log.log(level, "sink %s: %s", self.name, sentences(f"{error}; retrying in {delay:.1f} s", error.hint))
 
     def _recover(self) -> None:
         self._condition = "loading" if self._stepper.rows_to_load else "running"

@@ -127,5 +127,5 @@ def _spark_home() -> Path:
     """The package's directory, found without importing the package, which takes longer."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'")
+        raise SparkError("Spark is not installed", "run pip install 'tailrace[spark]'")
     return Path(spec.origin).parent

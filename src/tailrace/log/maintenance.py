@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 
 from tailrace.background import BackgroundThread
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, sentences
 from tailrace.log.compaction import OLDER_THAN, compact
 from tailrace.log.reader import LogReader
 from tailrace.log.retention import RetentionLimits, retain
@@ -35,7 +35,9 @@ class LogMaintenance(BackgroundThread):
             try:
                 self._run_once()
             except TailraceError as error:
-                _log.warning("maintenance of the log failed: %s; retrying in a minute. %s", error, error.hint)
+                _log.warning(
+                    "maintenance of the log failed: %s", sentences(f"{error}; retrying in a minute", error.hint)
+                )
 
     def _run_once(self) -> None:
         result = compact(self._store, older_than=self._older_than, stop=self._stopping.is_set, reader=self._reader)

@@ -28,6 +28,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from tailrace.delivery.status import SILENT_S, SinkStatus
+from tailrace.errors import sentences
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import ArchiveStatus, CaptureStatus, Overview
 from tailrace.retry import Backoff
@@ -171,12 +172,12 @@ class ChildProcess:
             self.failure = classify_exit(self.name, code, self._error, was_up=any(self.report.values()))
             if self.failure.is_final:
                 self.state = "failed"
-                _log.error("%s failed permanently: %s. %s", self.name, self.failure.message, self.failure.hint)
+                _log.error("%s failed permanently: %s", self.name, sentences(self.failure.message, self.failure.hint))
                 return
             self.state = "restarting"
             self.restarts += 1
             delay = backoff.next()
-            _log.warning("%s; restarting in %.1f s. %s", self.failure.message, delay, self.failure.hint)
+            _log.warning("%s", sentences(f"{self.failure.message}; restarting in {delay:.1f} s", self.failure.hint))
             self._stopping.wait(delay)
         self.state = "stopped"
 
@@ -320,7 +321,7 @@ class Supervisor:
     def _verification_failure(self) -> str | None:
         if self._verify is None or self._verify.failure is None or self._verify.state == "stopped":
             return None
-        return f"{self._verify.failure.message}. {self._verify.failure.hint}"
+        return sentences(self._verify.failure.message, self._verify.failure.hint)
 
     def _sink_statuses(self) -> list[SinkStatus]:
         child = self._deliver

@@ -308,7 +308,7 @@ def load_extensions(connection: DuckDBConnection) -> None:
 def _extension(name: str) -> Path:
     spec = importlib.util.find_spec(f"duckdb_extension_{name}")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"the DuckDB extension {name} is not installed", "pip install 'tailrace[query]'")
+        raise ConfigError(f"the DuckDB extension {name} is not installed", "run pip install 'tailrace[query]'")
     folder = Path(next(iter(spec.submodule_search_locations))) / "extensions" / f"v{duckdb.__version__}"
     return folder / f"{name}.duckdb_extension"
 

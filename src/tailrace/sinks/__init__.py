@@ -148,7 +148,7 @@ def find_class(type_: str) -> Any:
         hint = "is it installed, and on Python's path?"
         if type_ in SINKS:
             extra = type_ if type_ in _EXTRAS else "spark"
-            hint = f"pip install 'tailrace[{extra}]'"
+            hint = f"run pip install 'tailrace[{extra}]'"
         raise ConfigError(f"type {type_!r}: no module {error.name}", hint) from None
     except AttributeError:
         raise ConfigError(f"type {type_!r}: {module} has no {name}", "correct the class's name") from None

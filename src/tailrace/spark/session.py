@@ -118,7 +118,7 @@ class StartingSession:
                 "put it into spark-defaults.conf, and let SPARK_CONF_DIR say where that is",
             )
         if find_spec("pyspark") is None:
-            raise SparkError("Spark is not installed", "pip install 'tailrace[spark]'")
+            raise SparkError("Spark is not installed", "run pip install 'tailrace[spark]'")
         self._name = name
         self._master = master or f"local[{processors()}]"
         self._packages = packages

@@ -87,7 +87,7 @@ class ContinuousVerification:
         try:
             record = self.run_once(sink)
         except TailraceError as error:
-            return f"sink {sink.name} could not be verified: {error}. {error.hint}"
+            return f"sink {sink.name} could not be verified: {error.with_hint}"
         finally:
             if self._spark is not None:
                 self._spark.close()

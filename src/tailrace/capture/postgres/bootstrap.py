@@ -331,10 +331,9 @@ class Bootstrap:
                 if request.oid in oids:
                     replace(request, error=str(error), hint=error.hint).save(self._store)
         _log.error(
-            "%s; retrying in %.0f minutes. To retry sooner, fix it and run `tailrace snapshot --missing`. %s",
-            error,
+            "%s. Retrying in %.0f minutes; after fixing it, `tailrace snapshot --missing` retries at once",
+            error.with_hint,
             _POSTPONE_SECONDS / 60,
-            error.hint,
         )
 
     def _disconnect(self) -> None:

@@ -297,5 +297,5 @@ def _binding() -> ModuleType:
     try:
         from slatedb import uniffi
     except ImportError:
-        raise ConfigError("SlateDB's binding is not installed", "install it: pip install 'tailrace[slatedb]'") from None
+        raise ConfigError("SlateDB's binding is not installed", "run pip install 'tailrace[slatedb]'") from None
     return uniffi  # type: ignore[no-any-return]

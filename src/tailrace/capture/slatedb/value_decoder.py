@@ -117,7 +117,7 @@ def _avro_parser(settings: ValueSettings) -> Callable[[bytes], Any]:
     try:
         import fastavro
     except ImportError:
-        raise ConfigError("Avro values need fastavro", "install it: pip install 'tailrace[slatedb]'") from None
+        raise ConfigError("Avro values need fastavro", "run pip install 'tailrace[slatedb]'") from None
     assert settings.schema is not None
     try:
         schema = fastavro.parse_schema(json.loads(settings.schema.read_text()))

@@ -100,7 +100,7 @@ def _consumers(extra: Sequence[str]) -> Iterator[DemoConsumer]:
         yield NatsConsumer()
     if "kafka" in extra:
         if not _has(_KAFKA_MODULES):
-            raise ConfigError("the sink kafka is not installed", "pip install 'tailrace[kafka]'")
+            raise ConfigError("the sink kafka is not installed", "run pip install 'tailrace[kafka]'")
         from tailrace.cli.demo.kafka_consumer import KafkaConsumer
 
         yield KafkaConsumer()
@@ -108,7 +108,7 @@ def _consumers(extra: Sequence[str]) -> Iterator[DemoConsumer]:
 
 def _mysql() -> DemoMysql:
     if not _has(_MYSQL_MODULES):
-        raise ConfigError("the sink mysql is not installed", "pip install 'tailrace[mysql]'")
+        raise ConfigError("the sink mysql is not installed", "run pip install 'tailrace[mysql]'")
     from tailrace.cli.demo.demo_mysql import DemoMysql
 
     return DemoMysql()
@@ -116,7 +116,7 @@ def _mysql() -> DemoMysql:
 
 def _slatedb(directory: Path) -> DemoSlateDb:
     if not _has(_SLATEDB_MODULES):
-        raise ConfigError("SlateDB's binding is not installed", "pip install 'tailrace[slatedb]'")
+        raise ConfigError("SlateDB's binding is not installed", "run pip install 'tailrace[slatedb]'")
     from tailrace.cli.demo.demo_slatedb import DemoSlateDb
 
     return DemoSlateDb(directory)

@@ -375,7 +375,7 @@ def _sign(seed: str, nonce: str) -> tuple[str, str]:
     try:
         import nkeys
     except ImportError:
-        raise ConfigError("nkeys is not installed", "pip install 'tailrace[nats]'") from None
+        raise ConfigError("nkeys is not installed", "run pip install 'tailrace[nats]'") from None
     try:
         pair = nkeys.from_seed(bytearray(seed.encode()))
         return pair.public_key.decode(), base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()

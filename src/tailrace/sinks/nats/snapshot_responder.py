@@ -126,7 +126,7 @@ class SnapshotResponder:
                 _log.debug("sink %s: snapshot requests: %s", self._name, error)
                 self._stopping.wait(backoff.next())
             except TailraceError as error:
-                _log.warning("sink %s: a snapshot request was not answered: %s. %s", self._name, error, error.hint)
+                _log.warning("sink %s: a snapshot request was not answered: %s", self._name, error.with_hint)
                 self._stopping.wait(backoff.next())
 
     def _listen(self) -> None:
@@ -204,7 +204,7 @@ class SnapshotResponder:
         except SinkError:
             raise  # the connection failed: the client has to request again
         except TailraceError as error:
-            _log.warning("sink %s: no snapshot of %s: %s. %s", self._name, request.name, error, error.hint)
+            _log.warning("sink %s: no snapshot of %s: %s", self._name, request.name, error.with_hint)
             answer = self._encoding.encode({"table": request.name, "error": str(error), "hint": error.hint})
             client.publish(f"init.error.{request.name}", answer)
         for reply in request.replies:

@@ -110,7 +110,7 @@ class RabbitMqSink(MessageSink[RabbitMqOptions]):
         except SinkRefused as refused:
             user = self._options.login[0]
             fix = f"rabbitmqctl set_permissions -p {self._options.vhost} {user} '' '.*' '.*'"
-            yield Finding(Severity.ERROR, f"stream {stream}", f"{refused}. {refused.hint}", fix)
+            yield Finding(Severity.ERROR, f"stream {stream}", refused.with_hint, fix)
 
     def _check_exchange(self) -> Iterator[Finding]:
         client = ExchangeClient(self._options, self.name)
