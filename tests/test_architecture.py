@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 
 LAYERS: list[set[str]] = [
     {"errors"},
-    {"background", "maven", "owned_directory", "rate", "retry", "stored_json", "text"},
+    {"background", "maven", "owned_directory", "quantity", "rate", "retry", "stored_json", "text"},
     {"change", "column_name", "finding", "images", "log_rows", "types", "settings"},
     {"store", "pgoutput", "postgres", "slatedb", "http"},
     {"log"},

@@ -13,6 +13,7 @@ from tailrace.cli import Invocation, output
 from tailrace.cli.progress_display import ProgressDisplay
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError, CorruptError, TailraceError
+from tailrace.quantity import count
 from tailrace.recovery import backup_reader, expiry
 from tailrace.recovery.backup import BackupProgress, is_covered, take_backup
 from tailrace.recovery.backup_record import BackupRecord, find_backup, list_backups
@@ -99,7 +100,7 @@ def verify_command(invocation: Invocation, ids: tuple[str, ...]) -> None:
         click.echo(f"backup {record.id}: {read.files:,} files match the manifest")
     if damaged:
         raise CorruptError(
-            f"{damaged} of {output.count(len(chosen), 'backup')} cannot be restored, nor can what builds on it",
+            f"{damaged} of {count(len(chosen), 'backup')} cannot be restored, nor can what builds on it",
             "take a full backup now; restore damaged objects from a copy of the store, if there is one",
         )
 
@@ -123,14 +124,14 @@ def expire_command(invocation: Invocation, keep: str | None, yes: bool) -> None:
     for id in plan.interrupted:
         click.echo(f"backup {id}  interrupted")
     if plan.segments:
-        count = output.count(len(plan.segments), "segment")
-        click.echo(f"{count} of WAL, {plan.segments[0]} to {plan.segments[-1]}")
+        segments = count(len(plan.segments), "segment")
+        click.echo(f"{segments} of WAL, {plan.segments[0]} to {plan.segments[-1]}")
     if not yes and not click.confirm("remove these?"):
         click.echo("nothing was removed")
         return
     expiry.remove(store, plan)
-    backups = output.count(len(plan.backups) + len(plan.interrupted), "backup")
-    click.echo(f"removed {backups} and {output.count(len(plan.segments), 'segment')}")
+    backups = count(len(plan.backups) + len(plan.interrupted), "backup")
+    click.echo(f"removed {backups} and {count(len(plan.segments), 'segment')}")
 
 
 def _open(invocation: Invocation, *requires: str) -> tuple[Settings, Store]:

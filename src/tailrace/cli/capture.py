@@ -18,6 +18,7 @@ from tailrace.cli.stop_signal import on_stop
 from tailrace.log.maintenance import LogMaintenance
 from tailrace.ops import supervisor_socket
 from tailrace.ops.status import CaptureStatus, Overview
+from tailrace.quantity import count
 from tailrace.rate import Rate
 from tailrace.settings import Settings
 from tailrace.store import Store
@@ -69,9 +70,8 @@ def command(invocation: Invocation, until_lsn: Lsn | str | None, accept_gap: boo
     ):
         _run(settings, store, capture, snapshots, status)
     done = capture.progress
-    click.echo(
-        f"captured {done.changes:,} changes in {done.transactions:,} transactions; durable to {capture.durable_lsn}"
-    )
+    changes, transactions = count(done.changes, "change"), count(done.transactions, "transaction")
+    click.echo(f"captured {changes} in {transactions}; durable to {capture.durable_lsn}")
 
 
 def _run(

@@ -15,6 +15,7 @@ from tailrace.cli.status_line import StatusLine
 from tailrace.cli.stop_signal import on_stop
 from tailrace.embedded.installation import unprivileged_user
 from tailrace.owned_directory import OwnedDirectory
+from tailrace.quantity import count
 from tailrace.recovery.drill import Drill, DrillProgress
 from tailrace.recovery.drill_record import DrillRecord
 from tailrace.store import Store
@@ -77,7 +78,7 @@ def _print(record: DrillRecord) -> None:
         return
     click.echo(
         f"restored{where} from backup {record.backup} in {output.duration(record.restore_seconds)}, "
-        f"compared {output.count(record.tables, 'table')}, {record.rows:,} rows; "
+        f"compared {count(record.tables, 'table')}, {record.rows:,} rows; "
         f"{output.duration(record.seconds)} in all"
     )
     for table, reason in record.not_compared:

@@ -133,10 +133,6 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def duration(seconds: float) -> str:
     seconds = max(seconds, 0.0)
     if seconds < 1:

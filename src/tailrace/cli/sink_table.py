@@ -13,6 +13,7 @@ from tailrace.cli.status_line import loading, sink_lag
 from tailrace.delivery.status import SinkStatus
 from tailrace.errors import sentences
 from tailrace.log.terminal import printable
+from tailrace.quantity import count
 
 _COLOURS = {
     "new": "yellow",
@@ -40,7 +41,7 @@ def show(sinks: Sequence[SinkStatus]) -> None:
     for sink in sinks:
         behind, age = sink_lag(sink)
         if sink.load_rows is not None and sink.load_total_rows is not None:
-            behind = f"{sink.load_total_rows - sink.load_rows:,} rows"
+            behind = count(sink.load_total_rows - sink.load_rows, "row")
         table.add_row(
             Text(sink.name),
             Text(sink.type),
@@ -60,7 +61,7 @@ def show(sinks: Sequence[SinkStatus]) -> None:
             console.print(Text(printable(problem), style="red"))
         if sink.dead_letters:
             command = f"`tailrace deadletter list {sink.name}`"
-            console.print(Text(f"{sink.name}: {sink.dead_letters:,} dead letters: {command}", style="yellow"))
+            console.print(Text(f"{sink.name}: {count(sink.dead_letters, 'dead letter')}: {command}", style="yellow"))
         if sink.is_stalled:
             since = output.duration(sink.stalled_seconds or 0)
             console.print(Text(f"{sink.name}: no step has ended for {since}: a slow destination?", style="yellow"))

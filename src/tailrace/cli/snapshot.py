@@ -23,6 +23,7 @@ from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError, SnapshotError, TailraceError
 from tailrace.log import source_record
 from tailrace.log.snapshot import SnapshotReader
+from tailrace.quantity import count
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.store import Store
@@ -103,7 +104,7 @@ def _copy(job: SnapshotJob) -> None:
             raise
     done = job.progress
     click.echo(
-        f"copied {done.tables_done} {'table' if done.tables_done == 1 else 'tables'}, {done.rows:,} rows, at {job.lsn} "
+        f"copied {count(done.tables_done, 'table')}, {count(done.rows, 'row')}, at {job.lsn} "
         f"in {output.duration(done.seconds)}, {done.rows_per_second:,.0f} rows/s"
     )
 

@@ -20,6 +20,7 @@ from tailrace.log.terminal import printable
 from tailrace.ops.probe import log_status, recovery_status, sink_statuses, verification_records
 from tailrace.ops.sink_meter import SinkMeter
 from tailrace.ops.status import LogStatus, Overview, RecoveryStatus
+from tailrace.quantity import count
 from tailrace.store import Store
 
 _WATCH_S: Final = 2.0
@@ -121,13 +122,13 @@ def _source(source: SourceStatus) -> list[tuple[str, str]]:
     ]
 
 
-def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
 def _use(source: SourceStatus) -> str:
     if source.silent_seconds is not None:
         return f"in use, but capture has sent nothing for {output.duration(source.silent_seconds)}: does it hang?"
     return "in use" if source.is_active else "not in use: is capture running?"
 
 
+def _uncaptured(tables: Sequence[UncapturedTable]) -> Iterator[tuple[str, str]]:
     for table in tables:
         yield table.qualified_name, table.reason
         if table.fix:
@@ -144,7 +145,7 @@ def _log(log: LogStatus) -> list[tuple[str, str]]:
         ("ends at", str(log.end_lsn)),
         ("changes", f"{log.first or '-'} to {log.last or '-'}"),
         ("last change", output.ago(log.last_committed_at)),
-        ("segments", f"{log.segments:,} in {output.count(log.objects, 'object')}, {output.size(log.bytes)}"),
+        ("segments", f"{log.segments:,} in {count(log.objects, 'object')}, {output.size(log.bytes)}"),
     ]
 
 
@@ -162,7 +163,7 @@ def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
             drill += f": {recovery.last_drill_error}"
         else:
             drill += f", to {recovery.last_drill_lsn}"
-            drill += f", {output.count(recovery.last_drill_tables or 0, 'table')}, {recovery.last_drill_rows:,} rows"
+            drill += f", {count(recovery.last_drill_tables or 0, 'table')}, {recovery.last_drill_rows:,} rows"
             drill += f", {output.duration(recovery.last_drill_seconds or 0)}"
     return [
         ("archive slot", f"{recovery.slot}, {runs[recovery.is_archiving]}"),

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from tailrace.cli import output
 from tailrace.ops.status import ArchiveStatus, CaptureStatus
+from tailrace.quantity import count
 
 if TYPE_CHECKING:
     from tailrace.delivery.status import SinkStatus
@@ -31,7 +32,7 @@ class StatusLine:
 
 
 def of_capture(status: CaptureStatus, rate: float) -> StatusLine:
-    text = f"{status.state}: {status.changes:,} changes, {rate:,.0f}/s, durable to {status.durable_lsn}"
+    text = f"{status.state}: {count(status.changes, 'change')}, {rate:,.0f}/s, durable to {status.durable_lsn}"
     if status.lag_bytes is not None:
         text += f", {output.size(status.lag_bytes)} behind"
     text += _silence(status)
@@ -50,7 +51,7 @@ def _silence(status: CaptureStatus | ArchiveStatus) -> str:
 
 def copying(status: CaptureStatus) -> str:
     """How far the copies of tables are."""
-    tables = "1 table" if status.tables_copying == 1 else f"{status.tables_copying} tables"
+    tables = count(status.tables_copying, "table")
     return f"copying {tables}: {_rows_of_rows(status.rows_copied, status.rows_to_copy, status.copy_seconds_left)}"
 
 
@@ -62,7 +63,7 @@ def loading(status: SinkStatus) -> str | None:
 
 
 def _rows_of_rows(rows: int, total: int | None, seconds_left: float | None) -> str:
-    text = f"{rows:,} rows" if total is None else f"{rows:,} of {total:,} rows"
+    text = count(rows, "row") if total is None else f"{rows:,} of {count(total, 'row')}"
     return text if seconds_left is None else f"{text}, {output.duration(seconds_left)} left"
 
 
@@ -77,7 +78,7 @@ def of_archive(status: ArchiveStatus, rate: float) -> StatusLine:
 
 
 def of_sink(status: SinkStatus) -> StatusLine:
-    text = f"{status.name}: {status.state}, {status.changes:,} changes, {status.changes_per_second:,.0f}/s"
+    text = f"{status.name}: {status.state}, {count(status.changes, 'change')}, {status.changes_per_second:,.0f}/s"
     behind, age = sink_lag(status)
     if (load := loading(status)) is not None:
         text += f", {load}"
@@ -87,7 +88,7 @@ def of_sink(status: SinkStatus) -> StatusLine:
     if age is not None:
         text += f", oldest undelivered change {age} old"
     if status.dead_letters:
-        text += f", {status.dead_letters:,} dead letters"
+        text += f", {count(status.dead_letters, 'dead letter')}"
     if status.last_error and status.state in ("retrying", "failed"):
         text += f": {status.last_error}"
     # A sink that is behind and does not get on is worth a line each time.

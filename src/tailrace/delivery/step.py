@@ -30,6 +30,7 @@ from tailrace.log.decoding import ChangeFilter, TableChanges
 from tailrace.log.planner import BatchLimits, LogBatch, Offset
 from tailrace.log.snapshot import SnapshotReader, TableSnapshot
 from tailrace.log.trim import Trim
+from tailrace.quantity import count
 from tailrace.settings.pattern import TablePattern
 from tailrace.state import log_window
 from tailrace.store import Store
@@ -317,7 +318,10 @@ class Stepper:
         if changes is None:
             self._finish_repair(id)
             return None
-        _log.info("sink %s: correcting %d rows of %s", self.common.name, len(changes), changes.relation.qualified_name)
+        _log.info(
+            "sink %s: correcting %s of %s",
+            *(self.common.name, count(len(changes), "row"), changes.relation.qualified_name),
+        )
         step = Step(self.state, self.state, self.offset(), self.offset(), 1, repair=id)
         task = StageTask(self.sink, self._shaping, self._settings, step, 0, repair=changes)
         return PlannedStep(step, (task,))
@@ -352,7 +356,7 @@ class Stepper:
         found = tuple([position for position in requested if position not in missing])
         if not found:
             return None
-        _log.info("sink %s: delivering %d dead letters again", self.common.name, len(found))
+        _log.info("sink %s: delivering %s again", self.common.name, count(len(found), "dead letter"))
         transactions = sorted({position.commit_lsn for position in found})
         step = Step(self.state, self.state, self.offset(), self.offset(), len(transactions), replays=found)
         return PlannedStep(step, tuple(self._replay_tasks(step, transactions)))
@@ -395,8 +399,8 @@ class Stepper:
         step = Step(self.state, after, start, end, len(parts), tuple(loads))
         for load, snapshot in zip(loads, snapshots, strict=True):
             _log.info(
-                "sink %s: loading %s, %s rows as of %s",
-                *(self.common.name, load.relation.qualified_name, f"{snapshot.rows:,}", lsn),
+                "sink %s: loading %s, %s as of %s",
+                *(self.common.name, load.relation.qualified_name, count(snapshot.rows, "row"), lsn),
             )
         tasks = [
             task

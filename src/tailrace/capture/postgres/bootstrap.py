@@ -28,6 +28,7 @@ from tailrace.errors import SnapshotError, TailraceError
 from tailrace.log import published_table
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.log.snapshot_request import SnapshotRequest, pending_requests
+from tailrace.quantity import count
 from tailrace.retry import Backoff
 from tailrace.settings import Settings
 from tailrace.store import Store
@@ -203,7 +204,7 @@ class Bootstrap:
         if not tables:
             return None
         self._settled.clear()
-        _log.info("copying %d %s", len(tables), "table" if len(tables) == 1 else "tables")
+        _log.info("copying %s", count(len(tables), "table"))
         job = SnapshotJob(self._settings, tables, created)
         self._job = job
         if self._stopping.is_set():

@@ -22,6 +22,7 @@ from tailrace.capture.postgres.uncaptured import has_publication, unpublished_ta
 from tailrace.change import Lsn
 from tailrace.errors import SlotLost, SourceRefused, WrongSource
 from tailrace.log.segment import SourceIdentity
+from tailrace.quantity import count
 from tailrace.settings import SourceSettings
 
 _log = logging.getLogger("tailrace.capture")
@@ -45,9 +46,9 @@ class Slot:
     active_pid: int | None
     wal_held_bytes: int | None
     """WAL that the server retains because of the slot; None if it retains none."""
-
     replied_at: datetime | None
     """When the client that streams from the slot last sent its status, by its own clock; None if that is not known."""
+
     @property
     def lsn(self) -> Lsn:
         return Lsn.parse(self.confirmed_flush_lsn or "0/0")
@@ -194,9 +195,7 @@ def ensure_publication(connection: Connection, source: SourceSettings) -> bool:
             f"{error.diag.message_primary}",
             f"check its name, or have the owner of the tables create it: {command.as_string()}",
         ) from None
-    _log.info(
-        "created publication %s for %d %s", source.publication, len(chosen), "table" if len(chosen) == 1 else "tables"
-    )
+    _log.info("created publication %s for %s", source.publication, count(len(chosen), "table"))
     return True
 
 

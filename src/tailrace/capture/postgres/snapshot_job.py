@@ -44,6 +44,7 @@ from tailrace.change import Lsn
 from tailrace.errors import ConfigError, SnapshotError, StoreError, TailraceError
 from tailrace.log import snapshot as format_
 from tailrace.log.snapshot import SnapshotChunk, SnapshotReader, TableSnapshot
+from tailrace.quantity import count
 from tailrace.settings import Settings
 from tailrace.store import Store
 
@@ -339,7 +340,7 @@ class SnapshotJob:
         self.finished.append(snapshot)
         self.progress.tables_done += 1
         self.progress.estimated_rows += table.rows - table.plan.estimated_rows
-        _log.info("%s: %d rows at %s", snapshot.relation.qualified_name, snapshot.rows, snapshot.lsn)
+        _log.info("%s: %s at %s", snapshot.relation.qualified_name, count(snapshot.rows, "row"), snapshot.lsn)
         with contextlib.suppress(StoreError):  # then sinks find it a few seconds later
             format_.announce(self._store, snapshot)
 

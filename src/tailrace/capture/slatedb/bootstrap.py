@@ -29,6 +29,7 @@ from tailrace.log import published_table
 from tailrace.log import snapshot as format_
 from tailrace.log.snapshot import ChunkWriter, SnapshotChunk, SnapshotReader, TableSnapshot
 from tailrace.log.snapshot_request import pending_requests
+from tailrace.quantity import count
 from tailrace.retry import Backoff
 from tailrace.settings import Settings
 from tailrace.slatedb.log_message import log_rows
@@ -90,7 +91,7 @@ def take_snapshot(
     )
     store.create(f"{prefix}/{format_.META}", snapshot.to_json().encode())
     progress.tables_done = 1
-    _log.info("%s: %d rows at %s", relation.qualified_name, snapshot.rows, snapshot.lsn)
+    _log.info("%s: %s at %s", relation.qualified_name, count(snapshot.rows, "row"), snapshot.lsn)
     return snapshot
 
 
