@@ -21,7 +21,9 @@ from tests.ops.test_http import SINK
 from tailrace.change import Lsn
 from tailrace.cli import output
 from tailrace.delivery import status
+from tailrace.delivery.lag import Backlog
 from tailrace.ops.probe import log_status
+from tailrace.ops.sink_meter import MeasuredSink, with_lag
 from tailrace.store import Store
 
 # Simulates an installation without Spark.
@@ -33,6 +35,15 @@ def run_status(env: dict[str, str], *arguments: str, is_wrong: bool = False) -> 
     done = subprocess.run(command, env=env | {"COLUMNS": "160"}, capture_output=True, text=True, timeout=60)
     assert done.returncode == is_wrong, done.stderr
     return done.stdout
+
+
+def test_a_sink_that_never_ran_is_not_up_to_date() -> None:
+    """It has snapshots to load, even if the log has no changes yet."""
+    new = replace(SINK, state="new", cursor=None)
+    at_end, behind = Backlog(Lsn(100)), Backlog(Lsn(100), oldest_us=1)
+    assert with_lag(new, MeasuredSink(Lsn(100), at_end)).lag_bytes is None
+    assert with_lag(new, MeasuredSink(Lsn(60), behind)).lag_bytes == 40
+    assert with_lag(SINK, MeasuredSink(Lsn(100), at_end)).lag_bytes == 0
 
 
 def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_path: Path) -> None:
