@@ -47,7 +47,8 @@ class Slot:
     wal_held_bytes: int | None
     """WAL that the server retains because of the slot; None if it retains none."""
     replied_at: datetime | None
-    """When the client that streams from the slot last sent its status, by its own clock; None if that is not known."""
+    """When the client that streams from the slot last sent its status, by its own clock; None if nobody does, or the
+    role lacks pg_read_all_stats."""
 
     @property
     def lsn(self) -> Lsn:
