@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,30 @@ def test_the_shell_completes_commands_and_sinks(tmp_path: Path) -> None:
     assert completed("tailrace sink re") == ["reload", "resume", "rewind"]
     assert completed("tailrace sink pause la") == ["lake", "late"]
     assert completed(f"tailrace --config {config} sink test b") == ["bus"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "script"),
+    [
+        (
+            ["zsh", "-f"],
+            'autoload -Uz compinit; compinit -D; {}; print -- "$_comps[tailrace]"; functions $_comps[tailrace]',
+        ),
+        (["fish", "--no-config"], "{}; complete -C 'tailrace sta'"),
+        (["bash", "--norc"], "{}; complete -p tailrace"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_shells_accept_their_completion(shell: list[str], script: str) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"{shell[0]} is not installed")
+    program = Path(sys.executable).parent / "tailrace"
+    source = f"_TAILRACE_COMPLETE={shell[0]}_source {program}"
+    load = f"{source} | source" if shell[0] == "fish" else f'eval "$({source})"'
+    env = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    done = subprocess.run([*shell, "-c", script.format(load)], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "status" in done.stdout if shell[0] == "fish" else "_tailrace_completion" in done.stdout
 
 
 def test_log_lines_as_json() -> None:
