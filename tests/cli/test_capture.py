@@ -20,6 +20,7 @@ def _run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(tailrace(*arguments), env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.parametrize(("any_database", "store_address"), [("18", "s3"), ("16", "file")], indirect=True)
 def test_the_first_run_creates_everything_and_takes_snapshots(
     any_database: Database, store_address: StoreAddress
 ) -> None:
