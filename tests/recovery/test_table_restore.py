@@ -449,13 +449,17 @@ def test_what_ddl_changed_is_logged(database: Database, tmp_path: Path, caplog: 
     assert len(list(store.list("schema"))) == 1
     database.execute("ALTER TABLE t RENAME n TO m; ALTER TABLE t DROP gone; ALTER TABLE t ALTER kind TYPE bigint")
     database.execute("ALTER TABLE t ADD x text; CREATE INDEX t_x ON t (x); ALTER TABLE t REPLICA IDENTITY FULL")
-    second = SchemaRecorder(SourceSettings(url=database.url), store)
+    second = SchemaRecorder(SourceSettings(url=database.url), store, poll_seconds=0.02)
     with caplog.at_level("INFO", "tailrace.capture"):
         second.start()
+        assert wait_until(lambda: len(caplog.messages) == 1, 30)
+        database.execute("DROP TABLE t")
+        assert wait_until(lambda: len(caplog.messages) == 2, 30)
         second.stop()
     assert caplog.messages == [
         "public.t: renamed column n to m; column kind is bigint instead of integer; added column x text; "
-        "dropped column gone; the replica identity is full; added index t_x"
+        "dropped column gone; the replica identity is full; added index t_x",
+        "public.t was dropped, or removed from the publication",
     ]
 
 

@@ -140,6 +140,9 @@ class SchemaRecorder:
             if reads_all:
                 took = time.monotonic() - began
                 self._read_all_at = time.monotonic() + max(_READ_ALL_SECONDS, took / _READ_ALL_SHARE)
+        for oid in self._published - oids:
+            if (table := self._recorded.get(oid)) is not None:
+                _log.info("%s was dropped, or removed from the publication", table.qualified_name)
         self._published = frozenset(oids)
         with self._lock:
             for oid, note in noted.items():
