@@ -110,7 +110,7 @@ def test_command_serves_the_lake(source: psycopg.Connection[Any], tmp_path: Path
             assert "has no tables yet" in process.stdout.readline()
             assert process.stdout.readline() == f"psql -h 127.0.0.1 -p {port} postgres\n"
             lake.step(source, ["t"])
-            assert process.stdout.readline() == f"1 tables of shop, as of {lake.cursor}\n"
+            assert process.stdout.readline() == f"1 table of shop, as of {lake.cursor}\n"
             with psycopg.connect(host="127.0.0.1", port=port, user="x", dbname="shop", autocommit=True) as connection:
                 assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
         finally:

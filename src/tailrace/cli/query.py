@@ -15,6 +15,7 @@ from tailrace.cli import Invocation
 from tailrace.cli.stop_signal import on_stop
 from tailrace.errors import ConfigError
 from tailrace.lake.options import IcebergOptions
+from tailrace.quantity import count
 from tailrace.settings import Settings
 from tailrace.settings.parser import did_you_mean
 
@@ -69,7 +70,7 @@ def _serve(server: QueryServer, host: str, over: threading.Event) -> None:
     while version is None and not over.wait(_POLL_SECONDS):
         version = server.lake.version()
         if version is not None:
-            click.echo(f"{len(version.tables)} tables of {version.database}, as of {version.cursor}")
+            click.echo(f"{count(len(version.tables), 'table')} of {version.database}, as of {version.cursor}")
     over.wait()
 
 
