@@ -31,7 +31,9 @@ class OwnedDirectory:
     def __init__(self, purpose: str = "", parent: Path | str | None = None) -> None:
         # A short path: the path of a socket in it has about 100 characters.
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-" if purpose else _PREFIX, dir=parent))
-        self._remove = weakref.finalize(self, _remove, self.path, _hold(self.path))
+        self.lock = _hold(self.path)
+        """The descriptor that holds it. A child process that inherits it holds the directory too."""
+        self._remove = weakref.finalize(self, _remove, self.path, self.lock)
         remove_abandoned(self.path.parent)
 
     def __enter__(self) -> Path:

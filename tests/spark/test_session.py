@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.embedded.process import wait_until
 from tailrace.errors import ConfigError, SparkError
+from tailrace.owned_directory import remove_abandoned
 from tailrace.spark import java, java_process, session
 
 
@@ -181,3 +185,34 @@ def test_settings_for_spark_submit_alone_are_left_to_it(monkeypatch: pytest.Monk
     assert java_process.start({"spark.driver.extraClassPath": "/jars"}) is None
     monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
     assert java_process.start({}) is None
+
+
+# Java that needs a while to start: it looks at its standard input only then.
+_SLOW_JAVA = """
+import os
+from pathlib import Path
+from tailrace.spark import java_process
+java_process.command = lambda *given: ["sleep", "600"]
+started = java_process.JavaProcess(Path(), {})
+print(started.process.pid, started._directory.path, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(1)", ""], ids=["killed", "ended"])
+def test_java_that_starts_slowly_does_not_outlive_its_driver(end: str) -> None:
+    """It finds its directory, and so gets to the end of its standard input, or it is killed."""
+    command = [sys.executable, "-c", _SLOW_JAVA + end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pid, directory = driver.stdout.readline().split()
+        assert driver.wait(60) == (1 if end else 0)
+    remove_abandoned(Path(directory).parent)
+    if not end:
+        assert not psutil.pid_exists(int(pid))
+        assert not Path(directory).exists()
+        return
+    assert Path(directory).exists(), "Java can still write how to connect"
+    os.kill(int(pid), signal.SIGKILL)
+    assert wait_until(lambda: not psutil.pid_exists(int(pid)), 20)
+    remove_abandoned(Path(directory).parent)
+    assert not Path(directory).exists()

@@ -11,6 +11,7 @@ import shlex
 import struct
 import subprocess
 import time
+import weakref
 from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
@@ -69,7 +70,11 @@ _SETTINGS: Final = {"spark.driver.extraClassPath", "spark.driver.extraLibraryPat
 
 
 class JavaProcess:
-    """Runs from construction. It ends when this process does, because its standard input ends then."""
+    """Runs from construction. It ends when this process does, because its standard input ends then.
+
+    Java looks at its standard input only after it has written how to connect. If it cannot write that, it stays for
+    ever. So it holds the directory too, and is killed if nobody waits for it any more.
+    """
 
     def __init__(self, home: Path, configuration: Mapping[str, str]) -> None:
         self._directory = OwnedDirectory("java")
@@ -77,11 +82,13 @@ class JavaProcess:
         self.process = subprocess.Popen(
             command(home, configuration, os.environ),
             stdin=subprocess.PIPE,
+            pass_fds=[self._directory.lock],
             start_new_session=True,  # a signal for the whole group is for the driver, which ends Java in order
             env=os.environ
             | java.environment()
             | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)},
         )
+        self._kill = weakref.finalize(self, _kill, self.process)
 
     def environment(self) -> dict[str, str]:
         """Wait until Java serves pyspark, and return the environment variables by which pyspark finds it."""
@@ -92,11 +99,20 @@ class JavaProcess:
                     raise SparkError("Spark did not start: Java has exited", "what Java printed says why")
                 time.sleep(_POLL_S)
             content = self._connection.read_bytes()
+        except BaseException:
+            self._kill()
+            raise
         finally:
             self._directory.remove()
+        self._kill.detach()
         port, length = struct.unpack_from("!ii", content)
         secret = content[8 : 8 + length].decode()
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def of(spark: SparkSession) -> subprocess.Popen[bytes] | None:
