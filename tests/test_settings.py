@@ -243,6 +243,11 @@ def test_a_secret_is_never_shown() -> None:
         ("public.x*", "public", "x\ny", True),
         ("public.a+b", "public", "aab", False),
         ("schéma.tablé", "schéma", "tablé", True),
+        ("*.a*b?*c*", "public", "axxbyyc", True),
+        ("*.a*b*c", "public", "abcbc", True),
+        ("*.a**c", "public", "ac", True),
+        ("*.a*b*b", "public", "ab", False),
+        ("public." + "*?" * 20 + "x", "public", "y" * 63, False),  # would take years if every place were tried
     ],
 )
 def test_patterns(pattern: str, schema: str, table: str, is_match: bool) -> None:
