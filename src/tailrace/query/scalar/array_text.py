@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from tailrace.query import value_format
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
+from tailrace.query.scalar.short_cache import cache_short
 
 _BOUNDS: Final = re.compile(r"((?:\[[+-]?[0-9]+(?::[+-]?[0-9]+)?\])+)\s*=\s*")
 _BOUND: Final = re.compile(r"\[([+-]?[0-9]+)(?::([+-]?[0-9]+))?\]")
@@ -23,7 +23,7 @@ class ArrayText:
     """All elements, in storage order."""
 
 
-@lru_cache(4096)
+@cache_short(4096)
 def parse(text: str) -> ArrayText:
     body = text.strip()
     lowers: tuple[int, ...] = ()

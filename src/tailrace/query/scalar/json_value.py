@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from tailrace.query.scalar import numeric
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
+from tailrace.query.scalar.short_cache import cache_short
 
 _SPACE: Final = " \t\n\r"
 _PLACE: Final = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
@@ -46,7 +46,7 @@ def _members(pairs: Pairs) -> dict[str, Any]:
     return {key: found[key] for key in sorted(found, key=lambda k: (len(k.encode()), k.encode()))}
 
 
-@lru_cache(4096)
+@cache_short(4096)
 def _parsed(text: str) -> Any:
     try:
         value = _DECODER.decode(text.strip(_SPACE))
@@ -64,9 +64,9 @@ def _normal(value: Any) -> Any:
     return Number(numeric.parse(value)) if isinstance(value, Number) else value
 
 
-@lru_cache(4096)
+@cache_short(4096)
 def _loaded(text: str) -> Any:
-    """A jsonb's value. Callers must not change it."""
+    """A jsonb's value."""
     found = _normal(_parsed(text))
     if "\\u" in text:
         _check_characters(dump(found))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from functools import lru_cache
 
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
+from tailrace.query.scalar.short_cache import cache_short
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
-@lru_cache(4096)
+@cache_short(4096)
 def _value(text: str) -> Interface:
     try:
         return ipaddress.ip_interface(text.strip())

@@ -7,10 +7,10 @@ import re
 import struct
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache
 from typing import Final
 
 from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
+from tailrace.query.scalar.short_cache import cache_short
 
 _CONTEXT: Final = Context(prec=20_000, rounding=ROUND_HALF_UP, Emin=-999_999, Emax=999_999)
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?")
@@ -23,7 +23,7 @@ _MIN_DIGITS: Final = 16
 _MAX_SCALE: Final = 16_383
 
 
-@lru_cache(8192)
+@cache_short(8192)
 def _value(text: str) -> Decimal:
     return Decimal(text)
 
@@ -336,7 +336,7 @@ def population_deviation(values: Sequence[str | None]) -> str | None:
 _COMPLEMENT: Final = str.maketrans("0123456789", "9876543210")
 
 
-@lru_cache(65_536)
+@cache_short(65_536)
 def key(a: str) -> str:
     """A text that sorts as the value does, and is equal for equal values such as 1.5 and 1.50."""
     value = _value(a)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 from tailrace.query.scalar.scalar_error import invalid_text
+from tailrace.query.scalar.short_cache import cache_short
 
 _BOUND: Final = r'(?:"(?:[^"\\]|\\.|"")*"|[^,()\[\]"]*)'
 _RANGE: Final = re.compile(rf"\s*([\[(])({_BOUND}),({_BOUND})([\])])\s*", re.DOTALL)
 
 
-@lru_cache(4096)
+@cache_short(4096)
 def _parts(text: str) -> tuple[str, str | None, str | None, str] | None:
     """Opening bracket, lower bound, upper bound, closing bracket; None if the range is empty."""
     if text.strip().lower() == "empty":
