@@ -37,7 +37,8 @@ def test_init_writes_a_file_that_loads_and_never_overwrites_it(working_directory
 def test_init_looks_at_the_database(database: Database, working_directory: Path) -> None:
     database.execute(
         'CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE bare (n int); CREATE SCHEMA "My Shop";'
-        ' CREATE TABLE "My Shop"."odd\nname" (id int PRIMARY KEY)'
+        ' CREATE TABLE "My Shop"."odd\nname" (id int PRIMARY KEY); CREATE SCHEMA "x\n[http]\nport = 1";'
+        ' CREATE TABLE "x\n[http]\nport = 1"."# slot = ""tailrace_database""" (id int PRIMARY KEY)'
     )
     url = database.url.replace("postgres@", "postgres:planted-secret@")
     made = CliRunner().invoke(main, ["init", url])
@@ -48,6 +49,7 @@ def test_init_looks_at_the_database(database: Database, working_directory: Path)
     assert found.source.covers("public", "orders")
     assert found.source.covers("My Shop", "odd\nname")
     assert not found.source.covers("other", "t")
+    assert found.http.port is None, "a name does not become a setting"
     assert f'# slot = "tailrace_{database.name}"' in text
     assert "# schema public: bare, orders" in text
     assert "# PostgreSQL 18, role postgres: superuser." in text

@@ -282,16 +282,17 @@ def _settings_for(url: str) -> str:
     comments += [f"schema {schema}: {_table_names(found)}" for schema, found in by_schema.items()] or ["No tables yet."]
     comments.append("Capture can run." if can_run(findings) else "Capture cannot run yet: see `tailrace check`.")
     comments += [
-        printable(f"{finding.severity}: {finding.subject} {finding.message}")
+        f"{finding.severity}: {finding.subject} {finding.message}"
         for finding in findings
         if finding.severity is not Severity.NOTE
     ]
     filled = {
-        'url = "postgresql://user@localhost:5432/database"': "\n".join(
-            [f"url = {json.dumps(source.url)}", *(f"# {line}" for line in comments)]
-        ),
         '# slot = "tailrace_database"': f"# slot = {json.dumps(slot)}",
         '# tables = ["public.*"]': f"tables = {json.dumps(patterns, ensure_ascii=False)}",
+        # Last, because names of tables may contain the other lines.
+        'url = "postgresql://user@localhost:5432/database"': "\n".join(
+            [f"url = {json.dumps(source.url)}", *(f"# {printable(line)}" for line in comments)]
+        ),
     }
     text = TEMPLATE
     for placeholder, line in filled.items():
@@ -307,7 +308,7 @@ def _pattern(schema: str) -> str:
 
 
 def _table_names(tables: Sequence[SourceTable]) -> str:
-    shown = ", ".join(printable(table.name) for table in tables[:_SHOWN_TABLES])
+    shown = ", ".join(table.name for table in tables[:_SHOWN_TABLES])
     more = len(tables) - _SHOWN_TABLES
     return shown if more <= 0 else f"{shown} and {more} more"
 
