@@ -6,6 +6,7 @@ import struct
 import threading
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from time import process_time
 from typing import Any
 from uuid import UUID
 
@@ -146,6 +147,12 @@ def test_maximum_number_of_parameters(stack: QueryStack) -> None:
     with stack.connect() as connection:
         found = connection.pgconn.exec_params(b"SELECT $1::int + $65535::int", [b"1"] * 65_535)
         assert found.get_value(0, 0) == b"2"
+    with RawClient(stack.server.port) as client:
+        client.start()
+        client.send(b"P", b"s\0SELECT $2000000000\0" + struct.pack("!h", 0))
+        client.send(b"D", b"Ss\0")
+        client.send(b"S")
+        assert b"C42P02\0" in dict(client.until(b"Z"))[b"E"]
 
 
 def test_numeric_arrays_and_jsonb_as_parameters(stack: QueryStack) -> None:
@@ -155,10 +162,27 @@ def test_numeric_arrays_and_jsonb_as_parameters(stack: QueryStack) -> None:
         assert connection.execute(query, given).fetchone() == (2,)
 
 
-@pytest.mark.parametrize("statement", ["SELECT " + "(" * 600 + "1" + ")" * 600, "SELECT 1" + ", 1" * 100_000])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT " + "(" * 600 + "1" + ")" * 600,
+        "SELECT 1" + ", 1" * 100_000,
+        "SELECT 1" + "+1" * 95_000,  # overflows an ordinary stack
+    ],
+    ids=["brackets", "tokens", "operators"],
+)
 def test_too_complex_statement_is_refused(stack: QueryStack, statement: str) -> None:
     with stack.connect() as connection, pytest.raises(psycopg.errors.StatementTooComplex):
         connection.execute(statement.encode())
+
+
+def test_many_comments(stack: QueryStack) -> None:
+    """No statement timeout ends the reading of a statement, during which no other client is served."""
+    began = process_time()
+    with stack.connect() as connection:
+        statement = b"SELECT 1" + b"/**/" * 40_000 + b"/*" + b"x" * 10_000_000 + b"*/"
+        assert connection.execute(statement).fetchone() == (1,)
+    assert process_time() - began < 20
 
 
 def test_newer_protocol_version_is_negotiated_down(stack: QueryStack) -> None:
@@ -234,8 +258,11 @@ def test_cancel(stack: QueryStack) -> None:
 
 def test_statement_timeout(stack: QueryStack) -> None:
     with stack.connect(options="-c statement_timeout=200ms") as connection:
-        with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
-            connection.execute("SELECT count(*) FROM generate_series(1, 10000000000) a(x) WHERE x % 7 = 3")
+        for prefix in (b"", b"EXPLAIN ANALYZE "):
+            with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+                connection.execute(
+                    prefix + b"SELECT count(*) FROM generate_series(1, 10000000000) a(x) WHERE x % 7 = 3"
+                )
         connection.execute("SET statement_timeout = '1h'")  # capped at the server's limit
         assert connection.execute("SELECT 1").fetchone() == (1,)
 

@@ -37,6 +37,8 @@ from tailrace.query.wire_type import WireType
 
 Parameter = Callable[[int], Typed]
 
+_MAX_PARAMETERS: Final = 65_535
+"""The protocol counts them in 16 bits."""
 _METADATA_LIFETIME_S: Final = 10.0
 """A metadata file is retained for the next hundred batches: at least twenty seconds at the highest batch rate."""
 _VERSION_TEXT: Final = f"PostgreSQL {VERSION} (Tailrace, DuckDB)"
@@ -113,11 +115,7 @@ class ClientSession:
     def select(self, statement: Sequence[Token], parameter: Parameter | None = None, binary: bool = False) -> ResultSet:
         with ExitStack() as stack:
             plan = self._plan(statement, parameter or _no_parameter, stack, binary)
-            cursor = plan.lease.cursor(self.settings.search_path, plan.is_system)
-            stack.callback(self._release, cursor)
-            with self._lock:
-                self._running.add(cursor)
-            self.check_canceled()
+            cursor = self._cursor(plan, stack)
             reader = self._execute(cursor, plan.translation.sql).fetch_record_batch(BATCH_ROWS)
             batches = self._check_batches(prefetch(reader))
             # Callbacks run in reverse: a running fetch is interrupted, then awaited, then its connection is closed.
@@ -143,6 +141,8 @@ class ClientSession:
         inferred: dict[int, Type] = {}
 
         def unknown(number: int) -> Typed:
+            if number > _MAX_PARAMETERS:
+                raise QueryError("42P02", f"there is no parameter ${number}")
             types.extend([0] * (number - len(types)))
             known = inferred.get(number, pg_type.by_oid(types[number - 1]))
             if known is not None and known != pg_type.UNKNOWN:
@@ -173,6 +173,15 @@ class ClientSession:
         if not relation_size.NAMES.isdisjoint(references.functions):
             lease.prepare_sizes()
         return _Plan(lease, translation, is_system)
+
+    def _cursor(self, plan: _Plan, stack: ExitStack) -> Any:
+        """A cursor that can be interrupted, until the stack closes it."""
+        cursor = plan.lease.cursor(self.settings.search_path, plan.is_system)
+        stack.callback(self._release, cursor)
+        with self._lock:
+            self._running.add(cursor)
+        self.check_canceled()
+        return cursor
 
     def _execute(self, cursor: Any, sql: str) -> Any:
         try:
@@ -293,12 +302,8 @@ class ClientSession:
     def _explain(self, found: command.Explain, parameter: Parameter | None) -> ResultSet:
         with ExitStack() as stack:
             plan = self._plan(found.query, parameter or _no_parameter, stack, binary=False)
-            cursor = plan.lease.cursor(self.settings.search_path, plan.is_system)
-            try:
-                analyze = "ANALYZE " if found.is_analyze else ""
-                rows = self._execute(cursor, f"EXPLAIN {analyze}{plan.translation.sql}").fetchall()
-            finally:
-                cursor.close()
+            analyze = "ANALYZE " if found.is_analyze else ""
+            rows = self._execute(self._cursor(plan, stack), f"EXPLAIN {analyze}{plan.translation.sql}").fetchall()
         return _text_result(["QUERY PLAN"], [[line] for row in rows for line in str(row[1]).splitlines()], "EXPLAIN")
 
     def _fetch(self, found: command.Fetch) -> ResultSet | Completion:

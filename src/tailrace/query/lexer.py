@@ -64,6 +64,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT_MARK: Final = re.compile(r"/\*|\*/")
 _DOLLAR: Final = re.compile(r"\$([^\W\d]\w*)?\$")
 
 
@@ -104,10 +105,10 @@ def tokenize(text: str) -> list[Token]:
 
 def _comment_end(text: str, at: int) -> int:
     depth = 0
-    for mark in re.finditer(r"/\*|\*/", text[at:]):
+    for mark in _COMMENT_MARK.finditer(text, at):
         depth += 1 if mark[0] == "/*" else -1
         if depth == 0:
-            return at + mark.end()
+            return mark.end()
     raise QueryError("42601", "unterminated /* comment")
 
 

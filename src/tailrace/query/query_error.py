@@ -91,6 +91,10 @@ def from_exception(error: BaseException) -> QueryError:
         return _from_duckdb(error)
     if isinstance(error, UnicodeDecodeError):
         return QueryError("22021", "the text is not valid UTF-8")
+    if isinstance(error, RecursionError):
+        return QueryError("54001", "the statement is nested too deeply")
+    if isinstance(error, MemoryError):
+        return QueryError("53200", "out of memory")
     return QueryError("XX000", f"{type(error).__name__}: {error}", "This is a bug in Tailrace. Please report it.")
 
 
