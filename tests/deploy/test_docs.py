@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import tailrace
@@ -44,3 +45,12 @@ def test_pages_that_the_code_names_exist() -> None:
     }
     assert pages, "messages name pages of the documentation"
     assert [page for page in sorted(pages) if not (ROOT / page).exists()] == []
+
+
+def test_the_newest_release_notes_are_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    newest = re.search(
+        r"^## (\S+) \((unreleased|\d{4}-\d{2}-\d{2})\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert newest is not None
+    assert newest[1] == version
