@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import InvalidOperation
 from typing import Any, Final
 
 from tailrace.errors import TailraceError
@@ -32,6 +33,7 @@ _HINTS: Final = {
 """The hints of errors whose SQLSTATE the translation or a function in Python chose."""
 _GUARD: Final = "If WHERE is to exclude this value, test it where it is used: CASE WHEN … THEN … END."
 """The hint of a function that failed for a value: DuckDB may compute it for more rows than PostgreSQL does."""
+_TOO_LONG: Final = "a numeric with so many digits is not supported"
 
 # Matched against DuckDB's message first, as it is more specific than the exception class.
 _BY_MESSAGE: Final = (
@@ -93,6 +95,8 @@ def from_exception(error: BaseException) -> QueryError:
         return QueryError("22021", "the text is not valid UTF-8")
     if isinstance(error, RecursionError):
         return QueryError("54001", "the statement is nested too deeply")
+    if isinstance(error, InvalidOperation):
+        return QueryError(UNSUPPORTED, _TOO_LONG, EXACT)
     if isinstance(error, MemoryError):
         return QueryError("53200", "out of memory")
     return QueryError("XX000", f"{type(error).__name__}: {error}", "This is a bug in Tailrace. Please report it.")
@@ -102,6 +106,10 @@ def _from_duckdb(error: Any) -> QueryError:
     text = str(error)
     if known := re.search(r"\[([0-9A-Z]{5})\] ([^\n]*)", text):
         return QueryError(known[1], known[2], _HINTS.get(known[1], _GUARD if known[1][:2] == "22" else ""))
+    if "UDF: RecursionError" in text:
+        return QueryError("54001", "the value is nested too deeply")
+    if "UDF: InvalidOperation" in text:
+        return QueryError(UNSUPPORTED, _TOO_LONG, EXACT)
     if "non-inner join on subquery" in text:
         return QueryError(UNSUPPORTED, "a subquery in the condition of an outer join is not supported", EXACT)
     if re.search(r"(VAR|STDDEV)_?(SAMP|POP) is out of range", text):

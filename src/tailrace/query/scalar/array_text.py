@@ -12,6 +12,7 @@ from tailrace.query.scalar.scalar_error import ScalarError, invalid_text
 from tailrace.query.scalar.short_cache import cache_short
 
 _BOUNDS: Final = re.compile(r"((?:\[[+-]?[0-9]+(?::[+-]?[0-9]+)?\])+)\s*=\s*")
+_MAX_DIMENSIONS: Final = 6
 _BOUND: Final = re.compile(r"\[([+-]?[0-9]+)(?::([+-]?[0-9]+))?\]")
 
 
@@ -58,6 +59,10 @@ def parse(text: str) -> ArrayText:
             else:
                 item += letter
         elif letter == "{":
+            if len(counts) == _MAX_DIMENSIONS:
+                raise ScalarError(
+                    "54000", f"number of array dimensions exceeds the maximum allowed ({_MAX_DIMENSIONS})"
+                )
             counts.append(0)
         elif letter in "},":
             end_item()
