@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tailrace.query.sql import json_text, pg_type
-from tailrace.query.sql.cast import as_element, convert
+from tailrace.query.sql.cast import convert
 from tailrace.query.sql.comparison import equality_key, is_plain, order_key
 from tailrace.query.sql.pg_type import FLOAT8, INT4, INT8, NUMERIC, array_of
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import MAX_DIGITS, Typed, numeric_text, output_text, representation
+from tailrace.query.sql.text_form import output_text
+from tailrace.query.sql.typed import MAX_DIGITS, Typed, as_element, numeric_text, representation
 from tailrace.types import numeric_modifier
 
 _STATISTICS: Final = {

@@ -8,7 +8,8 @@ from tailrace.query.query_error import QueryError
 from tailrace.query.sql import pg_type
 from tailrace.query.sql.pg_type import base_type, is_citext, is_own
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import STRINGS, Typed, elements, numeric_text
+from tailrace.query.sql.text_form import elements
+from tailrace.query.sql.typed import STRINGS, Typed, numeric_text
 from tailrace.query.table_view import sql_literal
 
 OPERATORS: Final = frozenset(("=", "<>", "<", ">", "<=", ">="))

@@ -10,12 +10,12 @@ from tailrace.query.query_error import QueryError
 from tailrace.query.sql import pg_type, set_function
 from tailrace.query.sql.cast import convert
 from tailrace.query.sql.column_name import column_name
-from tailrace.query.sql.expression import unify
 from tailrace.query.sql.pg_type import INT8, TEXT
 from tailrace.query.sql.scope import FromItem, NamedColumn, Scope, TableName, renamed
 from tailrace.query.sql.signature import functions, resolve_function
 from tailrace.query.sql.syntax import Node, names, refuse, unwrap
 from tailrace.query.sql.typed import Typed
+from tailrace.query.sql.unification import unify
 
 if TYPE_CHECKING:
     from tailrace.query.sql.select import QueryTranslator
@@ -134,7 +134,7 @@ class FromClause:
                     )
                 sides.append(found[0])
             a, b = sides
-            tests.append(self._queries.expressions.binary("=", a, b).sql)
+            tests.append(self._queries.expressions.operations.binary("=", a, b).sql)
             x, y = unify([a, b], "JOIN/USING")
             value = {"RIGHT JOIN": y, "FULL JOIN": replace(x, sql=f"coalesce({x.sql}, {y.sql})")}.get(kind, x)
             merged.append(NamedColumn(name, value))

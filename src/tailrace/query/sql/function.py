@@ -11,18 +11,10 @@ from tailrace.change import Type
 from tailrace.query.query_error import QueryError
 from tailrace.query.scalar import number_template
 from tailrace.query.sql import json_text, pg_type, regular_expression, time_function
-from tailrace.query.sql.cast import parse_sql
 from tailrace.query.sql.pg_type import TEXT, array_of
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import (
-    Typed,
-    constant_text,
-    elements,
-    is_null_constant,
-    numeric_text,
-    output_text,
-    representation,
-)
+from tailrace.query.sql.text_form import elements, output_text, parse_sql
+from tailrace.query.sql.typed import Typed, constant_text, is_null_constant, numeric_text, representation
 from tailrace.query.table_view import sql_literal
 
 Rendering = str | Callable[[Sequence[Typed], Type], Typed]

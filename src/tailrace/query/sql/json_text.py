@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tailrace.query.scalar.json_value import quote
-from tailrace.query.sql.cast import cast_text
 from tailrace.query.sql.pg_type import base_type
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import Typed, elements, numeric_text
+from tailrace.query.sql.text_form import cast_text, elements
+from tailrace.query.sql.typed import Typed, numeric_text
 from tailrace.query.table_view import sql_literal
 
 

@@ -8,12 +8,13 @@ from typing import Final
 
 from tailrace.change import Type
 from tailrace.query.sql import pg_type, regular_expression
-from tailrace.query.sql.cast import as_element, cast_text, convert
-from tailrace.query.sql.comparison import OPERATORS, compare, equality_key
+from tailrace.query.sql.cast import convert
+from tailrace.query.sql.comparison import OPERATORS, compare, equality_key, order_key
 from tailrace.query.sql.pg_type import base_type, is_citext
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import MAX_DIGITS, Typed, constant_text, elements, numeric_text, representation
+from tailrace.query.sql.text_form import cast_text, elements, parse_sql
+from tailrace.query.sql.typed import MAX_DIGITS, Typed, as_element, constant_text, numeric_text, representation
 from tailrace.query.table_view import sql_literal
 
 Rendering = str | Callable[[Typed, Typed], Typed]
@@ -105,9 +106,6 @@ def _set_operation(template: str) -> Rendering:
 
 
 def _range_contains_element(a: Typed, b: Typed) -> Typed:
-    from tailrace.query.sql.cast import parse_sql
-    from tailrace.query.sql.comparison import order_key
-
     low, high = (
         order_key(Typed(parse_sql(f"pg_range_{side}({a.sql})", b.base), b.base)) for side in ("lower", "upper")
     )

@@ -2,90 +2,51 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tailrace.query.query_error import READ_ONLY, QueryError
-from tailrace.query.sql import pg_type
-from tailrace.query.sql.cast import as_element, cast_text, convert
+from tailrace.query.sql.cast import convert
 from tailrace.query.sql.catalog import Catalog
 from tailrace.query.sql.column_name import column_name
-from tailrace.query.sql.comparison import equality_key, is_plain, order_key
-from tailrace.query.sql.expression import Expressions, align, unify
+from tailrace.query.sql.comparison import equality_key, order_key
+from tailrace.query.sql.expression import Expressions
 from tailrace.query.sql.from_clause import FromClause
+from tailrace.query.sql.grouping import Grouping
 from tailrace.query.sql.pg_type import INT8, TEXT
-from tailrace.query.sql.scope import CommonTable, NamedColumn, Scope, renamed
+from tailrace.query.sql.query import Query
+from tailrace.query.sql.scope import CommonTable, NamedColumn, Scope
 from tailrace.query.sql.syntax import Node, fingerprint, names, refuse, unwrap
 from tailrace.query.sql.typed import Typed
+from tailrace.query.sql.unification import unify
+from tailrace.query.sql.window import Windows, sort_item
+from tailrace.query.sql.with_clause import WithClause
 
 _ONLY_SINK: Final = "Only the sink writes to the lake."
 _SET_OPERATIONS: Final = {"SETOP_UNION": "UNION", "SETOP_INTERSECT": "INTERSECT", "SETOP_EXCEPT": "EXCEPT"}
 
 
 @dataclass
-class Query:
-    """A translated query whose columns are `_c1`, `_c2`, …"""
-
-    columns: list[NamedColumn]
-    build: Callable[[Sequence[Typed]], str]
-    """The SQL, given the select list in its final types."""
-    prefix: str = ""
-    """WITH …"""
-    sort_keys: Sequence[str] = ()
-    """The items of ORDER BY, if `build` accepts their keys as further columns."""
-
-    def typed(self) -> list[Typed]:
-        """The select list with known types: a literal without a type is a text."""
-        return [convert(c.value, TEXT) if c.value.is_unknown else c.value for c in self.columns]
-
-    def resolved(self) -> list[NamedColumn]:
-        """The columns as the surrounding query sees them."""
-        return [
-            NamedColumn(c.name, v.in_column(f"_c{n}"))
-            for n, (c, v) in enumerate(zip(self.columns, self.typed(), strict=True), 1)
-        ]
-
-    def sql(self, as_elements: bool = False) -> str:
-        values = self.typed()
-        if as_elements:
-            values = [replace(v, sql=as_element(v)) for v in values]
-        return self.prefix + self.build(values)
-
-    def sorted_sql(self, as_elements: bool = False) -> tuple[str, list[str]]:
-        """The SQL with the keys of ORDER BY as further columns, and an ORDER BY for a list of the rows.
-
-        DuckDB's aggregates ignore the order of the rows of a subquery, which PostgreSQL's see."""
-        if not self.sort_keys:
-            return self.sql(as_elements), []
-        keys, order = [], []
-        for number, item in enumerate(self.sort_keys, len(self.columns) + 1):
-            key, direction, nulls = re.fullmatch(r"(.*) (ASC|DESC) (NULLS \w+)", item, re.DOTALL).groups()  # type: ignore[union-attr]
-            keys.append(Typed(key, TEXT))
-            order.append(f"_c{number} {direction} {nulls}")
-        values = self.typed()
-        if as_elements:
-            values = [replace(v, sql=as_element(v)) for v in values]
-        return self.prefix + self.build([*values, *keys]), order
-
-
-@dataclass
 class QueryTranslator:
     catalog: Catalog
     _number: int = 0
-    _common: list[dict[str, CommonTable]] = field(default_factory=list)
+    common: list[dict[str, CommonTable]] = field(default_factory=list)
+    """The queries of WITH, from the outermost to the innermost."""
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self)
+        self.windows = Windows(self.expressions)
         self._from_clause = FromClause(self)
+        self._with_clause = WithClause(self)
+        self._grouping = Grouping(self.expressions)
 
     def alias(self, kind: str = "t") -> str:
         self._number += 1
         return f"_{kind}{self._number}"
 
     def common_table(self, name: str) -> CommonTable | None:
-        return next((c[name] for c in reversed(self._common) if name in c), None)
+        return next((c[name] for c in reversed(self.common) if name in c), None)
 
     def query(self, node: Node, parent: Scope | None = None) -> Query:
         select = node.get("SelectStmt", node)
@@ -95,12 +56,12 @@ class QueryTranslator:
             raise QueryError(READ_ONLY, "cannot execute SELECT INTO in a read-only transaction", _ONLY_SINK)
         if select.get("lockingClause"):
             raise QueryError(READ_ONLY, "cannot execute SELECT FOR UPDATE in a read-only transaction", _ONLY_SINK)
-        self._common.append({})
+        self.common.append({})
         try:
-            prefix = self._with(select["withClause"], parent) if "withClause" in select else ""
+            prefix = self._with_clause.sql(select["withClause"], parent) if "withClause" in select else ""
             found = self._body(select, parent)
         finally:
-            self._common.pop()
+            self.common.pop()
         return replace(found, prefix=prefix + found.prefix)
 
     def _body(self, select: Node, parent: Scope | None) -> Query:
@@ -111,54 +72,6 @@ class QueryTranslator:
         return self._select(select, parent)
 
     # WITH
-
-    def _with(self, clause: Node, parent: Scope | None) -> str:
-        is_recursive = bool(clause.get("recursive"))
-        parts = []
-        for item in clause["ctes"]:
-            cte = item["CommonTableExpr"]
-            name = cte["ctename"]
-            alias = self.alias("w")
-            aliases = names(cte.get("aliascolnames", []))
-            if "search_clause" in cte or "cycle_clause" in cte:
-                raise refuse("SEARCH or CYCLE of a recursive query")
-            query = self._recursive(cte, alias, aliases, parent) if is_recursive else None
-            if query is None:
-                query = self.query(cte["ctequery"], parent)
-            columns = renamed(query.resolved(), aliases)
-            is_sorted = "sortClause" in unwrap(cte["ctequery"])[1]
-            self._common[-1][name] = CommonTable(alias, tuple(columns), is_sorted)
-            hint = {"CTEMaterializeAlways": "MATERIALIZED ", "CTEMaterializeNever": "NOT MATERIALIZED "}.get(
-                cte.get("ctematerialized", ""), ""
-            )
-            outputs = ", ".join(f"_c{n}" for n in range(1, len(columns) + 1))
-            parts.append(f"{alias}({outputs}) AS {hint}({query.sql()})")
-        return f"WITH {'RECURSIVE ' if is_recursive else ''}{', '.join(parts)} "
-
-    def _recursive(self, cte: Node, alias: str, aliases: list[str], parent: Scope | None) -> Query | None:
-        """A query that refers to itself; None if it does not."""
-        select = cte["ctequery"].get("SelectStmt", {})
-        if select.get("op") != "SETOP_UNION" or not _mentions(select["rarg"], cte["ctename"]):
-            return None
-        if any(key in select for key in ("sortClause", "limitCount", "withClause")):
-            raise refuse("ORDER BY, LIMIT or WITH in a recursive query")
-        start = self.query(select["larg"], parent)
-        # Values of the later steps have the representation of the first: numerics must be texts.
-        first = [_general(c.value) for c in start.resolved()]
-        columns = [
-            NamedColumn(c.name, replace(v, sql=f"_c{n}"))
-            for n, (c, v) in enumerate(zip(start.resolved(), first, strict=True), 1)
-        ]
-        self._common[-1][cte["ctename"]] = CommonTable(alias, tuple(renamed(columns, aliases)))
-        step = self.query(select["rarg"], parent)
-        if len(step.columns) != len(columns):
-            raise QueryError("42601", "each UNION query must have the same number of columns")
-        if not select.get("all") and not all(is_plain(c.value) for c in columns):
-            raise refuse("a recursive UNION of these types", "Use UNION ALL.")
-        left = self._converted(start, [c.value for c in columns])
-        right = self._converted(step, [c.value for c in columns])
-        sql = f"{left} UNION {'ALL ' if select.get('all') else ''}{right}"
-        return Query(columns, lambda _: sql)
 
     # Set operations
 
@@ -171,7 +84,7 @@ class QueryTranslator:
         for a, b in zip(left.columns, right.columns, strict=True):
             x, _ = unify([a.value, b.value], word)
             targets.append(replace(x, is_constant=False, literal=None))
-        arms = [self._converted(query, targets) for query in (left, right)]
+        arms = [query.converted(targets) for query in (left, right)]
         is_all = bool(select.get("all"))
         keys = [equality_key(replace(t, sql=f"_c{n}")) for n, t in enumerate(targets, 1)]
         is_simple = all(key == f"_c{n}" for n, key in enumerate(keys, 1))
@@ -187,11 +100,6 @@ class QueryTranslator:
         ]
         return self._ordered(select, columns, sql, parent)
 
-    def _converted(self, query: Query, targets: Sequence[Typed]) -> str:
-        """A query with its columns in the types and representations of `targets`."""
-        values = [align_to(convert(c.value, t.type), t) for c, t in zip(query.columns, targets, strict=True)]
-        return query.prefix + query.build(values)
-
     def _ordered(self, select: Node, columns: list[NamedColumn], sql: str, parent: Scope | None) -> Query:
         """A query of finished columns with ORDER BY and LIMIT on top, which see only the columns' names."""
         tail = self._limits(select, parent)
@@ -206,7 +114,7 @@ class QueryTranslator:
                     "Only result column names can be used, not expressions or functions.",
                 )
             # Qualified, because a name alone would mean the value as it is sent.
-            order.append(_sort_item(order_key(replace(columns[place].value, sql=f"_s._c{place + 1}")), sort))
+            order.append(sort_item(order_key(replace(columns[place].value, sql=f"_s._c{place + 1}")), sort))
         suffix = (f" ORDER BY {', '.join(order)}" if order else "") + tail
 
         def build(values: Sequence[Typed]) -> str:
@@ -271,7 +179,7 @@ class QueryTranslator:
         for item in sources:
             scope.items.append(self._from_clause.item(item, scope, is_ordered))
         targets = self._target_nodes(select.get("targetList", []), scope)
-        grouping = self._group_by(select, scope, targets)
+        grouping = self._grouping.sql(select, scope, targets)
         for item in select.get("windowClause", []):
             definition = item["WindowDef"]
             scope.windows[definition["name"]] = definition
@@ -326,9 +234,9 @@ class QueryTranslator:
                     for n, (v, c) in enumerate(zip(values, columns, strict=True), 1)
                 )
                 sorts = [
-                    _sort_item(order_key(replace(columns[p].value, sql=f"_d._c{p + 1}")), s)
+                    sort_item(order_key(replace(columns[p].value, sql=f"_d._c{p + 1}")), s)
                     if p is not None
-                    else _sort_item(f"_o{n}", s)
+                    else sort_item(f"_o{n}", s)
                     for n, (p, s) in enumerate(order_places)
                 ]
                 ending = (f" ORDER BY {', '.join(sorts)}" if sorts else "") + limits
@@ -358,7 +266,7 @@ class QueryTranslator:
         for place, sort in places:
             if place is None:
                 raise QueryError("42P10", "for SELECT DISTINCT, ORDER BY expressions must appear in select list")
-            order.append(_sort_item(order_key(replace(values[place], sql=f"_d._c{place + 1}")), sort))
+            order.append(sort_item(order_key(replace(values[place], sql=f"_d._c{place + 1}")), sort))
         made = [
             NamedColumn(c.name, replace(v, sql=f"_c{n}", is_constant=False, literal=None))
             for n, (c, v) in enumerate(zip(columns, values, strict=True), 1)
@@ -382,10 +290,10 @@ class QueryTranslator:
                 if not parts:
                     if not scope.items:
                         raise QueryError("42601", "SELECT * with no tables specified is not valid")
-                    found += [(c.name, _star_node(c)) for source in scope.items for c in source.columns]
+                    found += [(c.name, c.value) for source in scope.items for c in source.columns]
                 else:
                     table = scope.table(parts[-1], parts[-2] if len(parts) > 1 else None)
-                    found += [(c.name, _star_node(c)) for c in table.columns]
+                    found += [(c.name, c.value) for c in table.columns]
             elif "A_Indirection" in node and "A_Star" in node["A_Indirection"]["indirection"][-1]:
                 raise refuse("the expansion of a row")
             else:
@@ -393,74 +301,6 @@ class QueryTranslator:
         return found
 
     # GROUP BY, ORDER BY, windows
-
-    def _group_by(self, select: Node, scope: Scope, targets: list[tuple[str, Any]]) -> str:
-        if "groupClause" not in select:
-            return ""
-        groups: dict[str, Typed] = {}
-        is_simple = not any("GroupingSet" in item for item in select["groupClause"])
-        parts = [self._group_item(item, scope, targets, groups, is_simple) for item in select["groupClause"]]
-        scope.groups.update(groups)
-        if is_simple:
-            for table in scope.tables():
-                if table.key and table.key <= set(parts):
-                    scope.dependent |= {c.value.sql for c in table.columns} - set(parts)
-        if select.get("groupDistinct"):
-            raise refuse("GROUP BY DISTINCT")
-        return f" GROUP BY {', '.join(parts)}"
-
-    def _group_item(
-        self, item: Node, scope: Scope, targets: list[tuple[str, Any]], groups: dict[str, Typed], is_simple: bool
-    ) -> str:
-        if "GroupingSet" in item:
-            kind = item["GroupingSet"]["kind"]
-            inner = [self._group_item(n, scope, targets, groups, False) for n in item["GroupingSet"].get("content", [])]
-            words = {"GROUPING_SET_ROLLUP": "ROLLUP", "GROUPING_SET_CUBE": "CUBE", "GROUPING_SET_SETS": "GROUPING SETS"}
-            if kind == "GROUPING_SET_EMPTY":
-                return "()"
-            return f"{words[kind]} ({', '.join(inner)})"
-        if "RowExpr" in item:
-            args = item["RowExpr"].get("args", [])
-            return f"({', '.join(self._group_item(n, scope, targets, groups, is_simple) for n in args)})"
-        node = self._group_node(item, scope, targets)
-        value = node if isinstance(node, Typed) else self.expressions.translate(node, scope)
-        if value.is_unknown:
-            value = convert(value, TEXT)
-        if value.fields:
-            raise refuse("GROUP BY of a row")
-        key = equality_key(value)
-        if value.is_constant:
-            return f"CAST({key} AS VARCHAR)"
-        if key != value.sql:
-            shown = f"any_value({value.sql})"
-            if not is_simple:
-                shown = f"CASE WHEN grouping({key}) = 0 THEN {shown} END"
-            if isinstance(node, Typed):
-                groups[f"typed {value.sql}"] = value
-            else:
-                groups[fingerprint(node)] = replace(value, sql=shown)
-                # The same column may be written with and without its table.
-                others = [other for _, other in targets if isinstance(other, dict) and "ColumnRef" in other]
-                for other in others if "ColumnRef" in node else ():
-                    if self.expressions.translate(other, scope).sql == value.sql:
-                        groups[fingerprint(other)] = groups[fingerprint(node)]
-        return key
-
-    def _group_node(self, item: Node, scope: Scope, targets: list[tuple[str, Any]]) -> Any:
-        """The expression that a GROUP BY item means: a number or an output name stands for an item of the list."""
-        tag, fields = unwrap(item)
-        if tag == "A_Const" and "ival" in fields:
-            place = int(fields["ival"].get("ival", 0)) - 1
-            if not 0 <= place < len(targets):
-                raise QueryError("42P10", f"GROUP BY position {place + 1} is not in select list")
-            return targets[place][1]
-        if tag == "ColumnRef" and len(fields["fields"]) == 1 and "String" in fields["fields"][0]:
-            name = names(fields["fields"])[0]
-            if not any(c.name == name for source in scope.items for c in source.columns):
-                found = [node for target, node in targets if target == name]
-                if found:
-                    return found[0]
-        return item
 
     def _sort_items(
         self, select: Node, scope: Scope, targets: list[tuple[str, Any]], columns: Sequence[NamedColumn]
@@ -485,106 +325,10 @@ class QueryTranslator:
                 place = same[0]
             if value.is_constant:
                 continue
-            order.append(_sort_item(order_key(value), sort))
+            order.append(sort_item(order_key(value), sort))
             places.append((place, sort))
             values.append(value.sql)
         return order, places, values
-
-    def order_items(self, clause: Sequence[Node], scope: Scope) -> str:
-        """The ORDER BY of an aggregate or a window."""
-        items = []
-        for item in clause:
-            sort = item["SortBy"]
-            value = self.expressions.value(sort["node"], scope)
-            items.append(_sort_item(f"({value.sql})" if value.is_constant else order_key(value), sort))
-        return ", ".join(items)
-
-    def window(self, definition: Node, scope: Scope) -> str:
-        """The SQL of an OVER clause."""
-        name = definition.get("name") or definition.get("refname")
-        base: Node = {}
-        if name:
-            found: Any = scope.windows.get(name)
-            if found is None:
-                raise QueryError("42704", f'window "{name}" does not exist')
-            base = found
-            if definition.get("name"):
-                return self.window({k: v for k, v in base.items() if k != "name"}, scope)
-        partition = definition.get("partitionClause") or base.get("partitionClause") or []
-        order = definition.get("orderClause") or base.get("orderClause") or []
-        parts = []
-        if partition:
-            keys = [equality_key(self.expressions.value(node, scope)) for node in partition]
-            parts.append(f"PARTITION BY {', '.join(keys)}")
-        if order:
-            parts.append(f"ORDER BY {self.order_items(order, scope)}")
-        if frame := self._frame(definition, order, scope):
-            parts.append(frame)
-        return f"({' '.join(parts)})"
-
-    def _frame(self, definition: Node, order: Sequence[Node], scope: Scope) -> str:
-        options = definition.get("frameOptions", 0)
-        if not options & 1:
-            return ""
-        mode = "ROWS" if options & 4 else "GROUPS" if options & 8 else "RANGE"
-        offset_type = INT8
-        if mode == "RANGE" and options & 0x7800:
-            value = self.expressions.value(order[0]["SortBy"]["node"], scope) if len(order) == 1 else None
-            if value is None or not is_plain(value) or value.name == "numeric":
-                raise refuse("RANGE with an offset for this ORDER BY")
-            is_time = value.name in ("date", "timestamp", "timestamptz", "time", "interval")
-            offset_type = pg_type.INTERVAL if is_time else value.base
-
-        def bound(is_start: bool) -> str:
-            shift = 0 if is_start else 1
-            if options & (0x20 << shift):
-                return "UNBOUNDED PRECEDING"
-            if options & (0x80 << shift):
-                return "UNBOUNDED FOLLOWING"
-            if options & (0x200 << shift):
-                return "CURRENT ROW"
-            node = definition["startOffset" if is_start else "endOffset"]
-            value = convert(self.expressions.translate(node, scope), offset_type).sql
-            return f"{value} {'PRECEDING' if options & (0x800 << shift) else 'FOLLOWING'}"
-
-        exclusion = {0x8000: " EXCLUDE CURRENT ROW", 0x10000: " EXCLUDE GROUP", 0x20000: " EXCLUDE TIES"}
-        ending = next((text for bit, text in exclusion.items() if options & bit), "")
-        if options & 0x10:
-            return f"{mode} BETWEEN {bound(True)} AND {bound(False)}{ending}"
-        return f"{mode} BETWEEN {bound(True)} AND CURRENT ROW{ending}"
-
-
-def align_to(value: Typed, target: Typed) -> Typed:
-    """A value in the representation of another of its type."""
-    if (
-        target.name == "numeric"
-        and target.scale is not None
-        and value.scale is None
-        and not value.sql.startswith("CAST(NULL")
-    ):
-        return replace(value, sql=f"CAST({value.sql} AS DECIMAL(38, {target.scale}))", scale=target.scale)
-    if value.is_list and not target.is_list:
-        return replace(value, sql=cast_text(value), is_list=False)
-    return align([target, value])[1]
-
-
-def _general(value: Typed) -> Typed:
-    """A value in the representation that all values of its type have."""
-    from tailrace.query.sql.typed import as_numeric_text
-
-    return as_numeric_text(value) if value.name == "numeric" else value
-
-
-def _star_node(column: NamedColumn) -> Typed:
-    return column.value
-
-
-def _sort_item(key: str, sort: Node) -> str:
-    is_descending = sort.get("sortby_dir") == "SORTBY_DESC"
-    nulls = {"SORTBY_NULLS_FIRST": "FIRST", "SORTBY_NULLS_LAST": "LAST"}.get(
-        sort.get("sortby_nulls", ""), "FIRST" if is_descending else "LAST"
-    )
-    return f"{key} {'DESC' if is_descending else 'ASC'} NULLS {nulls}"
 
 
 _ORDERED_AGGREGATES: Final = frozenset(
@@ -600,11 +344,3 @@ def _sees_order(node: Any) -> bool:
             return True
         return any(_sees_order(value) for key, value in node.items() if key != "subselect")
     return isinstance(node, list) and any(map(_sees_order, node))
-
-
-def _mentions(node: Any, name: str) -> bool:
-    if isinstance(node, dict):
-        if node.get("relname") == name and "schemaname" not in node:
-            return True
-        return any(_mentions(value, name) for value in node.values())
-    return isinstance(node, list) and any(_mentions(value, name) for value in node)

@@ -10,7 +10,8 @@ from tailrace.query.sql.pg_type import INT4, INT8, JSON, JSONB, TEXT, array_of, 
 from tailrace.query.sql.scope import NamedColumn
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import Typed, elements, representation
+from tailrace.query.sql.text_form import elements
+from tailrace.query.sql.typed import Typed, representation
 
 _JSON_LISTS: Final = {
     "jsonb_array_elements": ("pg_jsonb_elements", JSONB, "value"),

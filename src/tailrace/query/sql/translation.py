@@ -9,12 +9,12 @@ from typing import Final
 
 from tailrace.query.query_error import READ_ONLY, UNSUPPORTED, QueryError
 from tailrace.query.sql import pg_type
-from tailrace.query.sql.cast import cast_text
 from tailrace.query.sql.catalog import Catalog
 from tailrace.query.sql.pg_type import base_type
 from tailrace.query.sql.select import QueryTranslator
 from tailrace.query.sql.syntax import parse_statement, refuse
-from tailrace.query.sql.typed import REG, Typed, elements, representation
+from tailrace.query.sql.text_form import cast_text, elements
+from tailrace.query.sql.typed import REG, Typed, representation
 from tailrace.query.wire_type import TEXT, WireType
 
 _NATIVE: Final = frozenset(

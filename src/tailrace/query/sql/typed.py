@@ -117,34 +117,6 @@ def as_numeric_text(value: Typed) -> Typed:
     return value if value.scale is None else replace(value, sql=numeric_text(value), scale=None)
 
 
-def elements(value: Typed, function: str = "pg_array_plain_elements") -> str:
-    """An array as a list of its elements' representations."""
-    if value.is_list:
-        return value.sql
-    element = base_type(value.base.element or pg_type.TEXT)
-    return from_texts(f"{function}({value.sql})", element)
-
-
-def from_texts(texts: str, element: Type) -> str:
-    """A list of PostgreSQL's texts as a list of the element's representation."""
-    from tailrace.query.sql.cast import parse_sql
-
-    parsed = parse_sql("e", element)
-    return texts if parsed == "e" else f"list_transform({texts}, lambda e: {parsed})"
-
-
-def output_text(value: Typed) -> str:
-    """The text that PostgreSQL's output function writes."""
-    from tailrace.query.sql.cast import cast_text
-
-    name = value.name
-    if name == "bool":
-        return f"CASE WHEN {value.sql} THEN 't' WHEN NOT {value.sql} THEN 'f' END"
-    if name in ("bpchar", "inet", "cidr"):
-        return value.sql
-    return cast_text(value)
-
-
 def constant_text(value: Typed, what: str) -> str:
     """The text of an argument that must be a literal."""
     if value.is_constant and (found := re.fullmatch(r"'((?:[^']|'')*)'", value.sql, re.DOTALL)):
@@ -154,3 +126,14 @@ def constant_text(value: Typed, what: str) -> str:
 
 def is_null_constant(value: Typed) -> bool:
     return value.is_constant and value.sql.startswith("CAST(NULL AS ")
+
+
+def list_of(items: list[str], type_: Type) -> Typed:
+    return Typed(f"CAST([{', '.join(items)}] AS {representation(type_, is_list=True)})", type_, is_list=True)
+
+
+def as_element(value: Typed) -> str:
+    """A value as an element of a list, where numerics are texts and arrays are not allowed."""
+    if value.base.element is not None:
+        raise refuse("an array of arrays")
+    return numeric_text(value) if value.name == "numeric" else value.sql
