@@ -59,17 +59,14 @@ class Choices:
     def _extreme(self, node: Node, scope: Scope) -> Typed:
         word = "greatest" if node["op"] == "IS_GREATEST" else "least"
         values = unify([self._expressions.translate(a, scope) for a in node["args"]], word.upper())
-        # DuckDB's own turn -0 into 0. The other way repeats the values' SQL.
-        is_float = values[0].name in ("float4", "float8") and len(values) < 4
-        if all(order_key(v) == v.sql for v in values) and not is_float:
+        # DuckDB's own turn -0 into 0.
+        if all(order_key(v) == v.sql for v in values) and values[0].name not in ("float4", "float8"):
             return replace(values[0], sql=f"{word}({', '.join(v.sql for v in values)})", is_constant=False)
-        found = values[0]
-        for value in values[1:]:
-            better = compare(">=" if word == "greatest" else "<=", found, value)
-            first = f"WHEN {value.sql} IS NULL OR {better} THEN {found.sql}"
-            sql = f"CASE WHEN {found.sql} IS NULL THEN {value.sql} {first} ELSE {value.sql} END"
-            found = replace(found, sql=sql, is_constant=False)
-        return found
+        a, b = (replace(values[0], sql=name, is_constant=False) for name in ("a", "b"))
+        better = compare(">=" if word == "greatest" else "<=", a, b)
+        step = f"lambda a, b: CASE WHEN {better} OR b IS NULL THEN a ELSE b END"
+        listed = f"[{', '.join(v.sql for v in values)}]"
+        return replace(values[0], sql=f"list_reduce({listed}, {step})", is_constant=False)
 
 
 def _rotate(values: list[Typed]) -> list[Typed]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tailrace.query.sql.pg_type import TEXT, base_type
 from tailrace.query.sql.syntax import refuse
-from tailrace.query.sql.typed import MAX_DIGITS, Typed, as_numeric_text, numeric_text
+from tailrace.query.sql.text_form import elements
+from tailrace.query.sql.typed import MAX_DIGITS, Typed, as_element, as_numeric_text, numeric_text
 from tailrace.types import numeric_modifier
 
 
 def apply_modifier(value: Typed, modifier: int, is_explicit: bool = True) -> Typed:
-    """A value of the right type with the length, precision or scale that its declaration demands."""
+    """A value of the right type with what its declaration demands of it, or of its elements."""
     name = value.name
     if modifier < 0 and name != "bpchar":
         return value
+    if value.base.element is not None:
+        return _apply_to_elements(value, modifier, is_explicit)
     match name:
         case "varchar" | "bpchar":
             size = modifier - 4
@@ -49,3 +53,11 @@ def apply_modifier(value: Typed, modifier: int, is_explicit: bool = True) -> Typ
                 return value
             raise refuse("an interval with restricted fields or precision")
     return value
+
+
+def _apply_to_elements(value: Typed, modifier: int, is_explicit: bool) -> Typed:
+    element = Typed("e", base_type(value.base.element or TEXT))
+    body = as_element(apply_modifier(element, modifier, is_explicit))
+    listed = elements(value)
+    sql = listed if body == "e" else f"list_transform({listed}, lambda e: {body})"
+    return replace(value, sql=sql, modifier=modifier, is_list=True)

@@ -29,7 +29,7 @@ def type_of(node: Node, catalog: Catalog) -> tuple[Type, int]:
     modifiers = [_modifier(m) for m in node.get("typmods", ())]
     modifier = _pack(found, modifiers)
     if node.get("arrayBounds"):
-        return array_of(found), -1
+        return array_of(found), modifier
     return found, modifier
 
 
