@@ -98,6 +98,31 @@ _MACROS: Final = (
     " WHEN system.main.power(a, b) = 0 AND a <> 0 AND NOT isinf(a) AND NOT isinf(b) THEN"
     f" {_UNDERFLOW} ELSE pg_checked(system.main.power(a, b), a, b) END",
     f"pg_exp(a) AS CASE WHEN exp(a) = 0 AND isfinite(a) THEN {_UNDERFLOW} ELSE pg_checked(exp(a), a, 0) END",
+    # Without Python where DuckDB's own functions are exact: documents whose numbers end in no zero after the point, so
+    # that equal ones have equal texts; finite numerics; members that are texts, numbers or booleans.
+    "pg_jsonb_key(a) AS CASE WHEN contains(a, '.') AND system.main.regexp_matches(a, '\\.[0-9]*0([],}]|$)')"
+    " THEN pg_jsonb_full_key(a) ELSE a END",
+    "pg_numeric_digits(a) AS rtrim(ltrim(replace(ltrim(a, '-'), '.', ''), '0'), '0')",
+    "pg_numeric_exponent(a) AS system.main.lpad((500000 + CASE WHEN ltrim(a, '-0')[1] NOT IN ('.', '')"
+    " THEN length(ltrim(system.main.split_part(a, '.', 1), '-0')) - 1"
+    " ELSE length(ltrim(system.main.split_part(a, '.', 2), '0')) - length(system.main.split_part(a, '.', 2)) - 1"
+    " END)::VARCHAR, 6, '0')",
+    "pg_numeric_key(a) AS CASE WHEN a[1] IN ('N', 'I') OR a[2] = 'I' THEN pg_numeric_full_key(a)"
+    " WHEN pg_numeric_digits(a) = '' THEN 'o'"
+    " WHEN a[1] = '-' THEN 'n' || translate(pg_numeric_exponent(a) || pg_numeric_digits(a), '0123456789', '9876543210')"
+    " || '~' ELSE 'p' || pg_numeric_exponent(a) || pg_numeric_digits(a) END",
+    # `name` is the last key as the document shows it. A fraction is read as written, if it can only be this one.
+    "pg_jsonb_fraction(a, name) AS CASE WHEN len(string_split(a, name)) = 2"
+    " THEN regexp_extract(string_split(a, name)[2], '^-?[0-9.]+') END",
+    "pg_jsonb_at_text(a, path, pointer, name) AS CASE"
+    " WHEN json_type(a, pointer) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'BOOLEAN') THEN json_extract_string(a, pointer)"
+    " WHEN json_type(a, pointer) = 'DOUBLE' AND pg_jsonb_fraction(a, name) IS NOT NULL THEN pg_jsonb_fraction(a, name)"
+    " WHEN json_type(a, pointer) <> 'NULL' THEN pg_jsonb_path_text(a, path) END",
+    "pg_jsonb_at(a, path, pointer, name) AS CASE WHEN json_type(a, pointer) IN ('BIGINT', 'UBIGINT', 'BOOLEAN', 'NULL')"
+    " OR (json_type(a, pointer) = 'VARCHAR' AND NOT contains(a, chr(92)))"
+    " THEN CAST(json_extract(a, pointer) AS VARCHAR)"
+    " WHEN json_type(a, pointer) = 'DOUBLE' AND pg_jsonb_fraction(a, name) IS NOT NULL THEN pg_jsonb_fraction(a, name)"
+    " WHEN json_type(a, pointer) IS NOT NULL THEN pg_jsonb_path(a, path) END",
     # Text of dates: PostgreSQL writes BC at the end.
     "pg_date_text(a) AS CASE WHEN contains(a, '(BC)') THEN replace(a, ' (BC)', '') || ' BC' ELSE a END",
     "pg_interval_months(a) AS system.main.date_part('year', a) * 12 + system.main.date_part('month', a)",

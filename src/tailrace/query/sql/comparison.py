@@ -9,7 +9,7 @@ from tailrace.query.sql import pg_type
 from tailrace.query.sql.pg_type import base_type, is_citext, is_own
 from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.text_form import elements
-from tailrace.query.sql.typed import STRINGS, Typed, numeric_text
+from tailrace.query.sql.typed import STRINGS, Typed, is_column, numeric_text
 from tailrace.query.table_view import sql_literal
 
 OPERATORS: Final = frozenset(("=", "<>", "<", ">", "<=", ">="))
@@ -40,7 +40,7 @@ def order_key(value: Typed) -> str:
     if value.name == "bpchar":
         return f"rtrim({sql}, ' ')"
     if value.name == "numeric":
-        return f"pg_numeric_key({sql})" if value.scale is None else sql
+        return numeric_key(sql) if value.scale is None else sql
     if value.name == "interval":
         # DuckDB groups equal intervals apart: '1 mon -1 days' and '29 days'.
         return f"pg_interval_key({sql})"
@@ -57,7 +57,7 @@ def order_key(value: Typed) -> str:
 def equality_key(value: Typed) -> str:
     """An expression that is equal exactly for equal values."""
     if value.name == "jsonb":
-        return f"pg_jsonb_key({value.sql})"
+        return f"pg_jsonb_{'key' if is_column(value.sql) else 'full_key'}({value.sql})"
     if value.name in _EQUAL_BY_TEXT or value.base.kind == "e":
         return value.sql
     try:
@@ -70,6 +70,12 @@ def equality_key(value: Typed) -> str:
         ) from None
 
 
+def numeric_key(text: str) -> str:
+    """A text that sorts as the numeric of this text does."""
+    # The macro that needs no Python repeats its argument.
+    return f"pg_numeric_{'key' if is_column(text) else 'full_key'}({text})"
+
+
 def _list_key(value: Typed) -> str:
     element = base_type(value.base.element or pg_type.TEXT)
     key = order_key(Typed("e", element))
@@ -80,7 +86,9 @@ def _list_key(value: Typed) -> str:
 def compare(operator: str, a: Typed, b: Typed) -> str:
     """`a operator b`, for operands of the same type or of types that DuckDB compares as PostgreSQL does."""
     if a.name == "numeric" and b.name == "numeric" and (a.scale is None) != (b.scale is None):
-        return f"(pg_numeric_key({numeric_text(a)}) {operator} pg_numeric_key({numeric_text(b)}))"
+        return f"({numeric_key(numeric_text(a))} {operator} {numeric_key(numeric_text(b))})"
+    if a.name == "point":
+        raise refuse(f"operator {operator} of points", "Compare their coordinates: p[0], p[1].")
     key = equality_key if operator in ("=", "<>") else order_key
     return f"({key(a)} {operator} {key(b)})"
 
@@ -88,5 +96,5 @@ def compare(operator: str, a: Typed, b: Typed) -> str:
 def is_distinct(a: Typed, b: Typed, negated: bool) -> str:
     word = "IS NOT DISTINCT FROM" if negated else "IS DISTINCT FROM"
     if a.name == "numeric" and b.name == "numeric" and (a.scale is None) != (b.scale is None):
-        return f"(pg_numeric_key({numeric_text(a)}) {word} pg_numeric_key({numeric_text(b)}))"
+        return f"({numeric_key(numeric_text(a))} {word} {numeric_key(numeric_text(b))})"
     return f"({equality_key(a)} {word} {equality_key(b)})"

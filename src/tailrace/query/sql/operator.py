@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -14,7 +15,15 @@ from tailrace.query.sql.pg_type import base_type, is_citext
 from tailrace.query.sql.signature import Resolved
 from tailrace.query.sql.syntax import refuse
 from tailrace.query.sql.text_form import cast_text, elements, parse_sql
-from tailrace.query.sql.typed import MAX_DIGITS, Typed, as_element, constant_text, numeric_text, representation
+from tailrace.query.sql.typed import (
+    MAX_DIGITS,
+    Typed,
+    as_element,
+    constant_text,
+    is_column,
+    numeric_text,
+    representation,
+)
 from tailrace.query.table_view import sql_literal
 
 Rendering = str | Callable[[Typed, Typed], Typed]
@@ -117,6 +126,26 @@ def _range_contains_element(a: Typed, b: Typed) -> Typed:
     return Typed(f"(NOT pg_range_isempty({a.sql}) AND {above} AND {below})", pg_type.BOOL)
 
 
+_KEYS: Final = re.compile(r"pg_jsonb_at\((?P<column>[^(),]+), \[(?P<keys>[^\]]+)\], '(?P<pointer>[^']+)', '[^']+'\)")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][\w -]*", re.ASCII)
+
+
+def _member(native: str, general: str) -> Rendering:
+    """A member of a jsonb. Of a column, DuckDB itself finds the one with a known name, or with a path of names."""
+
+    def render(a: Typed, b: Typed) -> Typed:
+        key = b.sql[1:-1]
+        type_ = pg_type.TEXT if native.endswith("text") else pg_type.JSONB
+        outer = _KEYS.fullmatch(a.sql)
+        if not (b.is_constant and _PLAIN_KEY.fullmatch(key)) or not (outer or is_column(a.sql)):
+            return Typed(f"{general}({a.sql}, {b.sql})", type_)
+        column, keys, pointer = outer.groups() if outer else (a.sql, "", "")
+        listed = f"{keys}, {b.sql}" if keys else b.sql
+        return Typed(f"{native}({column}, [{listed}], '{pointer}/{key}', '\"{key}\": ')", type_)
+
+    return render
+
+
 def _make_binary() -> dict[str, Rendering]:
     found: dict[str, Rendering] = {}
     order = ("int2", "int4", "int8")
@@ -193,10 +222,12 @@ def _make_binary() -> dict[str, Rendering]:
     )
     found["&&(anyarray,anyarray)"] = _set_operation(f"list_has_any({{0}}, {not_null})")
     # JSON
+    found["->(jsonb,text)"] = _member("pg_jsonb_at", "pg_jsonb_member")
+    found["->>(jsonb,text)"] = _member("pg_jsonb_at_text", "pg_jsonb_member_text")
     for kind in ("json", "jsonb"):
-        found[f"->({kind},text)"] = f"pg_{kind}_member({{0}}, {{1}})"
+        found.setdefault(f"->({kind},text)", f"pg_{kind}_member({{0}}, {{1}})")
         found[f"->({kind},int4)"] = f"pg_{kind}_element({{0}}, {{1}})"
-        found[f"->>({kind},text)"] = f"pg_{kind}_member_text({{0}}, {{1}})"
+        found.setdefault(f"->>({kind},text)", f"pg_{kind}_member_text({{0}}, {{1}})")
         found[f"->>({kind},int4)"] = f"pg_{kind}_element_text({{0}}, {{1}})"
         found[f"#>({kind},_text)"] = f"pg_{kind}_path({{0}}, {{1}})"
         found[f"#>>({kind},_text)"] = f"pg_{kind}_path_text({{0}}, {{1}})"

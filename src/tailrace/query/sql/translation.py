@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,7 +13,7 @@ from tailrace.query.sql.pg_type import base_type
 from tailrace.query.sql.select import QueryTranslator
 from tailrace.query.sql.syntax import parse_statement, refuse
 from tailrace.query.sql.text_form import cast_text, elements
-from tailrace.query.sql.typed import REG, Typed, representation
+from tailrace.query.sql.typed import REG, Typed, is_column, representation
 from tailrace.query.wire_type import TEXT, WireType
 
 _NATIVE: Final = frozenset(
@@ -58,7 +57,7 @@ def _known_array(value: Typed, catalog: Catalog) -> Typed:
 
 def _represented(value: Typed) -> Typed:
     """A column whose DuckDB type is certain: DuckDB takes a NULL that it computes beforehand for an integer."""
-    if value.scale is not None or re.fullmatch(r'[\w.]+|\w+\."[^"]+"', value.sql):
+    if value.scale is not None or is_column(value.sql):
         return value
     return replace(value, sql=f"CAST({value.sql} AS {representation(value.type, is_list=value.is_list)})")
 

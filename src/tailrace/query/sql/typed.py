@@ -104,6 +104,11 @@ def null_of(type_: Type, scale: int | None = None, is_list: bool = False) -> str
     return f"CAST(NULL AS {representation(type_, scale, is_list)})"
 
 
+def is_column(sql: str) -> bool:
+    """Whether an expression is just a column, which costs nothing to repeat."""
+    return re.fullmatch(r'[\w.]+|\w+\."(?:[^"]|"")+"', sql) is not None
+
+
 def text_literal(text: str, type_: Type, modifier: int = -1) -> Typed:
     return Typed(sql_literal(text), type_, modifier, is_constant=True)
 
