@@ -5,9 +5,10 @@ They precede DuckDB's own on the search path, so a macro replaces a function of 
 
 from __future__ import annotations
 
-from importlib.resources import files
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Final
+
+from tailrace.query.system_catalog.keyword import keywords, quoted_words
 
 if TYPE_CHECKING:
     from tailrace.query.lake_view import LakeVersion
@@ -252,7 +253,8 @@ _MACROS: Final = (
     " array_to_string(list_transform(regexp_extract_all(lower(a), '[a-z0-9]+|[^a-z0-9]+'),"
     " lambda w: upper(w[1]) || w[2:]), '') END",
     "pg_overlay(a, b, s) AS pg_overlay_part(a, b, s, length(b)), (a, b, s, n) AS pg_overlay_part(a, b, s, n)",
-    "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$') THEN a"
+    "quote_ident(a) AS CASE WHEN system.main.regexp_matches(a, '^[a-z_][a-z0-9_]*$')"
+    f" AND a NOT IN ({', '.join(map(repr, sorted(quoted_words())))}) THEN a"
     """ ELSE '"' || replace(a, '"', '""') || '"' END""",
     # The capital ẞ is not a simple mapping of Unicode, which PostgreSQL uses.
     "pg_upper(a) AS CASE WHEN contains(a, 'ß') THEN"
@@ -292,6 +294,11 @@ _MACROS: Final = (
     "shobj_description(a, b) AS NULL::VARCHAR",
     "pg_tablespace_location(a) AS ''",
     *_size_text_macros(),
+    "pg_tablespace_size(a) AS NULL::BIGINT",
+    "getdatabaseencoding() AS 'UTF8'",
+    "pg_get_function_sqlbody(a) AS NULL::VARCHAR",
+    "pg_conversion_is_visible(a) AS true",
+    "pg_opfamily_is_visible(a) AS true",
     "pg_function_is_visible(a) AS true",
     "pg_statistics_obj_is_visible(a) AS true",
     "pg_collation_is_visible(a) AS true",
@@ -310,8 +317,7 @@ _MACROS: Final = (
 
 def _keywords() -> str:
     """pg_get_keywords(), which JDBC's metadata read."""
-    lines = files("tailrace.query.system_catalog").joinpath("keywords.txt").read_text("utf-8").splitlines()
-    rows = ", ".join(f"('{word}', '{category}', {label}::BOOLEAN)" for word, category, label in map(_words, lines))
+    rows = ", ".join(f"('{word}', '{category}', {str(label).lower()})" for word, category, label in keywords())
     kinds = (
         "CASE category WHEN 'U' THEN 'unreserved' WHEN 'C' THEN 'unreserved (cannot be function or type name)'"
         " WHEN 'T' THEN 'reserved (can be function or type name)' ELSE 'reserved' END"
@@ -321,20 +327,13 @@ def _keywords() -> str:
     return f"pg_get_keywords() AS TABLE {head}, {labels} FROM (VALUES {rows}) AS k(word, category, label)"
 
 
-def _words(line: str) -> tuple[str, str, str]:
-    word, category, label = line.split(" ")
-    return word, category, f"'{label}'"
-
-
 _TABLE_MACROS: Final = (
     # Functions in FROM, where a scalar function is a table of one row.
     "string_to_array(a, b) AS TABLE SELECT system.main.string_to_array(a, b) AS string_to_array",
     "pg_show_all_settings() AS TABLE SELECT NULL::VARCHAR AS name, NULL::VARCHAR AS setting WHERE false",
     _keywords(),
-    "pg_get_publication_tables(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
-    "pg_partition_ancestors(a) AS TABLE SELECT 0::BIGINT AS relid WHERE false",
-    "aclexplode(a) AS TABLE SELECT 0::BIGINT AS grantor, 0::BIGINT AS grantee, '' AS privilege_type,"
-    " false AS is_grantable WHERE false",
+    "pg_available_extensions() AS TABLE"
+    " SELECT NULL::VARCHAR AS name, NULL::VARCHAR AS default_version, NULL::VARCHAR AS comment WHERE false",
 )
 
 STATEMENTS: Final = (

@@ -19,7 +19,7 @@ from tailrace.query.sql.catalog import Source
 from tailrace.query.sql.scope import NamedColumn
 from tailrace.query.sql.typed import Typed, representation
 from tailrace.query.system_catalog import SystemRelation, system_relations
-from tailrace.query.system_catalog.relation_size import RELATION_ROWS
+from tailrace.query.system_catalog.relation_size import LIVE_ROWS, RELATION_PAGES, RELATION_ROWS
 from tailrace.query.table_view import STORED, shown_columns, sql_name, stored_columns
 
 _DOMAINS: Final = {
@@ -42,6 +42,7 @@ _TABLE_FUNCTIONS: Final = {
         ("word", "text"), ("catcode", "char"), ("barelabel", "bool"), ("catdesc", "text"), ("baredesc", "text")
     ),
     "pg_show_all_settings": (("name", "text"), ("setting", "text")),
+    "pg_available_extensions": (("name", "name"), ("default_version", "text"), ("comment", "text")),
 }  # fmt: skip
 
 
@@ -192,6 +193,10 @@ def _stored_column(name: str, stored: Any) -> Typed:
 def _system_column(relation: SystemRelation, name: str) -> Typed:
     if (relation.name, name) == ("pg_class", "reltuples"):
         return Typed(f"{RELATION_ROWS}({{t}}.oid)", pg_type.built_in("float4"))
+    if (relation.name, name) == ("pg_class", "relpages"):
+        return Typed(f"{RELATION_PAGES}({{t}}.oid)", pg_type.INT4)
+    if name == "n_live_tup":
+        return Typed(f"{LIVE_ROWS}({{t}}.relid)", pg_type.INT8)
     type_name = relation.columns[name]
     type_ = pg_type.find_built_in(_DOMAINS.get(type_name, type_name)) or pg_type.TEXT
     sql = f"{{t}}.{sql_name(name)}"

@@ -12,6 +12,7 @@ from tailrace.query.sql.call import Calls
 from tailrace.query.sql.cast import convert
 from tailrace.query.sql.choice import Choices
 from tailrace.query.sql.constant import constant, session_value
+from tailrace.query.sql.modifier import apply_modifier
 from tailrace.query.sql.operation import Operations
 from tailrace.query.sql.pg_type import BOOL, TEXT, base_type
 from tailrace.query.sql.scope import Scope
@@ -108,7 +109,7 @@ class Expressions:
         type_, modifier = type_of(node["typeName"], self.catalog)
         tag, fields = unwrap(node["arg"])
         if tag == "A_ArrayExpr" and type_.element is not None:
-            return self._subscripts.array(fields, scope, type_.element)
+            return apply_modifier(self._subscripts.array(fields, scope, type_.element), modifier)
         value = self.translate(node["arg"], scope)
         return self.cast(value, type_, modifier)
 
@@ -125,7 +126,7 @@ class Expressions:
             if value.is_unknown:
                 return Typed(null_of(type_), type_)
             if value.name in STRINGS and type_.name == "regclass":
-                return Typed(f"regclass_oid({value.sql})", type_)
+                return Typed(f"regclass_of({value.sql})", type_)
             if type_.name in ("regproc", "regprocedure"):
                 return Typed(f"CAST({value.sql} AS VARCHAR)", type_)
             return convert(value, type_, is_explicit=True)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from tailrace.query.sql.select import QueryTranslator
 
 _JOINS: Final = {"JOIN_INNER": "JOIN", "JOIN_LEFT": "LEFT JOIN", "JOIN_RIGHT": "RIGHT JOIN", "JOIN_FULL": "FULL JOIN"}
-_TABLE_FUNCTIONS: Final = frozenset(
-    ("pg_show_all_settings", "pg_get_keywords", "pg_get_publication_tables", "pg_partition_ancestors", "aclexplode")
-)
+_TABLE_FUNCTIONS: Final = frozenset(("pg_show_all_settings", "pg_get_keywords", "pg_available_extensions"))
 
 
 class FromClause:
@@ -201,7 +199,8 @@ class FromClause:
                 selected.append(f"unnest(generate_series(1, len({lists[0].value.sql}))) AS _c{place}")
                 columns_list.append(NamedColumn("ordinality", Typed(f"{alias}._c{place}", INT8)))
             sql = f"LATERAL (SELECT {', '.join(selected)}) AS {alias}"
-        if len(lists) == 1 and "aliasname" in alias_node:
+        if len(lists) == 1 and columns_list[0].name == name and "aliasname" in alias_node:
+            # Functions that name their result, as jsonb_array_elements does with `value`, keep the name.
             columns_list[0] = replace(columns_list[0], name=shown)
         columns = tuple(renamed(columns_list, aliases))
         scalar = shown if len(lists) == 1 and not ordinality else None

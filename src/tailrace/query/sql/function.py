@@ -496,17 +496,19 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
 SYSTEM: Final = frozenset(
     ("has_table_privilege", "has_schema_privilege", "has_database_privilege", "has_column_privilege",
      "has_any_column_privilege", "has_function_privilege", "has_type_privilege", "has_sequence_privilege",
-     "has_server_privilege", "has_tablespace_privilege", "pg_has_role", "pg_is_in_recovery", "pg_is_wal_replay_paused",
-     "pg_stat_get_numscans", "pg_get_expr", "pg_get_viewdef", "pg_get_partkeydef",
+     "has_server_privilege", "has_tablespace_privilege", "pg_has_role", "pg_is_in_recovery",
+     "pg_is_wal_replay_paused", "pg_stat_get_numscans", "pg_get_expr", "pg_get_viewdef", "pg_get_partkeydef",
      "pg_get_statisticsobjdef_columns", "pg_get_function_identity_arguments", "pg_get_function_arguments",
      "pg_get_function_result", "pg_get_triggerdef", "pg_get_ruledef", "pg_get_serial_sequence",
      "pg_relation_is_publishable", "pg_encoding_to_char", "pg_char_to_encoding", "shobj_description",
-     "pg_tablespace_location", "pg_relation_size", "pg_table_size", "pg_total_relation_size", "pg_database_size",
-     "pg_size_pretty", "pg_function_is_visible", "pg_statistics_obj_is_visible", "pg_collation_is_visible",
-     "pg_opclass_is_visible", "pg_operator_is_visible", "pg_postmaster_start_time", "pg_conf_load_time",
-     "pg_my_temp_schema", "pg_is_other_temp_schema", "txid_current", "inet_server_addr", "inet_client_addr",
-     "format_type", "pg_get_userbyid", "pg_get_indexdef", "pg_get_constraintdef", "obj_description", "col_description",
-     "pg_table_is_visible", "pg_type_is_visible")
+     "pg_tablespace_location", "pg_tablespace_size", "pg_conversion_is_visible", "pg_opfamily_is_visible",
+     "getdatabaseencoding", "pg_get_function_sqlbody",
+     "pg_relation_size", "pg_table_size", "pg_total_relation_size", "pg_indexes_size",
+     "pg_database_size", "pg_size_pretty", "pg_function_is_visible", "pg_statistics_obj_is_visible",
+     "pg_collation_is_visible", "pg_opclass_is_visible", "pg_operator_is_visible", "pg_postmaster_start_time",
+     "pg_conf_load_time", "pg_my_temp_schema", "pg_is_other_temp_schema", "txid_current", "inet_server_addr",
+     "inet_client_addr", "format_type", "pg_get_userbyid", "pg_get_indexdef", "pg_get_constraintdef",
+     "obj_description", "col_description", "pg_table_is_visible", "pg_type_is_visible")
 )  # fmt: skip
 """Functions that clients call to inspect the server; a macro has the same name."""
 

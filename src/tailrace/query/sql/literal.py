@@ -128,7 +128,9 @@ def _plain_literal(text: str, base: Type, name: str) -> Typed:
         case "time":
             found = _TIME.fullmatch(text.strip())
             if found is None:
-                raise QueryError("22007", f'invalid input syntax for type time: "{text}"')
+                raise QueryError(
+                    "22007", f'invalid input syntax for type time: "{text}"', "The query server reads 12:34:56.789."
+                )
             second = found["second"] or "00"
             clock = f"{int(found['hour']):02d}:{found['minute']}:{second if second[1:2].isdecimal() else '0' + second}"
             return Typed(f"CAST({sql_literal(clock)} AS TIME)", base)

@@ -112,6 +112,8 @@ class Scope:
     def qualified(self, alias: str, name: str, schema: str | None = None) -> Typed:
         table = self.table(alias, schema)
         found = [c.value for c in table.columns if c.name == name]
+        if not found and name in _SYSTEM_COLUMNS:
+            raise refuse(f"the system column {name}", "The lake has rows without their places in the source.")
         if not found:
             raise QueryError("42703", f"column {alias}.{name} does not exist")
         if len(found) > 1:

@@ -42,6 +42,9 @@ def lists(resolved: Resolved, arguments: Sequence[Typed]) -> list[NamedColumn]:
             NamedColumn("key", Typed(f"{keys}({value.sql})", TEXT)),
             NamedColumn("value", Typed(f"{values}({value.sql})", type_)),
         ]
+    if name == "pg_partition_ancestors":
+        # The lake's tables are neither partitions nor partitioned.
+        return [NamedColumn(name, Typed("CAST([] AS BIGINT[])", pg_type.built_in("regclass")))]
     if name == "unnest" and value is not None and value.base.element is not None:
         element = base_type(value.base.element)
         return [NamedColumn(name, Typed(elements(value, "pg_array_elements"), element))]

@@ -88,7 +88,7 @@ def parse_sql(sql: str, type_: Type) -> str:
         case "inet" | "cidr":
             return f"pg_{name}_parse({sql})"
         case "regclass":
-            return f"regclass_oid({sql})"
+            return f"regclass_of({sql})"
     return sql
 
 

@@ -54,6 +54,8 @@ _SETTINGS: Final = {
     "default_transaction_read_only": "on",
     "lc_collate": "C.UTF-8",
 }
+_UNKNOWN: Final = frozenset(("relpages", "relallvisible", "relallfrozen"))
+"""Numbers that the catalog does not know: NULL, not 0."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class SystemCatalog:
             }
             for r in system
         ]
+        rows["_relations"] += [{"_oid": r.oid, "_text": r.name, "_visible": True} for r in system]
+        rows["_names"] += [{"_oid": r.oid, "_text": name} for r in system for name in (r.name, f"{r.schema}.{r.name}")]
         cursor = instance.cursor()
         try:
             cursor.execute(f"ATTACH ':memory:' AS {name}")
@@ -126,10 +130,10 @@ class SystemCatalog:
             cursor.execute("COMMIT")
         finally:
             cursor.close()
-        found = {(r.schema, r.name): r.oid for r in system}
-        found |= {(t.table.schema, t.table.name): t.oid for t in tables}
         types = {row["typname"]: row["oid"] for row in rows["pg_type"]}
         schemas = {row["nspname"]: row["oid"] for row in rows["pg_namespace"]}
+        names_of_schemas = {oid: schema for schema, oid in schemas.items()}
+        found = {(names_of_schemas[row["relnamespace"]], row["relname"]): row["oid"] for row in rows["pg_class"]}
         return SystemCatalog(name, found, types, schemas)
 
 
@@ -163,7 +167,9 @@ def _create(cursor: Any, place: str, name: str, columns: Mapping[str, str], rows
     if not rows:
         return
     schema = pa.schema([(column, _arrow(type_)) for column, type_ in columns.items()])
-    defaults = {column: _DEFAULTS.get(type_) for column, type_ in columns.items()}
+    # Of activity and visibility, nothing is known.
+    is_statistic = name.startswith("pg_stat_")
+    defaults = {c: _DEFAULTS.get(type_) for c, type_ in columns.items() if not (is_statistic or c in _UNKNOWN)}
     cursor.register("new_rows", pa.Table.from_pylist([defaults | row for row in rows], schema))
     cursor.execute(f'INSERT INTO {place}."{name}" SELECT * FROM new_rows')  # noqa: S608
     cursor.unregister("new_rows")

@@ -39,6 +39,8 @@ def _comment(number: str) -> str:
     return f"(SELECT _text FROM {{c}}._comments WHERE _oid = regclass_oid(o) AND _number = {number})"  # noqa: S608
 
 
+# As an identifier is read: in lower case unless it is quoted.
+_FOLDED: Final = "array_to_string(list_transform(pg_identifier_parts(o::VARCHAR), lambda part: quote_ident(part)), '.')"
 _NAME: Final = "CASE WHEN o::VARCHAR = '0' THEN '-' ELSE o::VARCHAR END"
 _MACROS: Final = (
     f"format_type(o, m) AS coalesce({_lookup('_types', _TYPE)}, CASE WHEN o IS NOT NULL THEN '???' END)",
@@ -47,7 +49,9 @@ _MACROS: Final = (
     f" CASE WHEN n = 0 THEN {_lookup('_definitions')} ELSE {_lookup('_columns', also=' AND _number = n')} END",
     f"pg_get_constraintdef(o) AS {_lookup('_definitions')}, (o, pretty) AS {_lookup('_definitions')}",
     # For names only known at run time: `(schema || '.' || name)::regclass`.
-    "regclass_oid(o) AS coalesce(TRY_CAST(o AS BIGINT), (SELECT _oid FROM {c}._names WHERE _text = o::VARCHAR))",
+    f"regclass_oid(o) AS coalesce(TRY_CAST(o AS BIGINT), (SELECT _oid FROM {{c}}._names WHERE _text = {_FOLDED}))",  # noqa: S608
+    "regclass_of(o) AS CASE WHEN o IS NOT NULL THEN coalesce(regclass_oid(o),"
+    """ error('[42P01] relation "' || o::VARCHAR || '" does not exist')) END""",
     f"obj_description(o) AS {_comment('0')}, (o, k) AS {_comment('0')}",
     f"col_description(o, n) AS {_comment('n')}",
     f"pg_table_is_visible(o) AS coalesce({_lookup('_relations', '_visible')}, false)",

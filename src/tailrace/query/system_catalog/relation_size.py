@@ -13,6 +13,9 @@ from tailrace.query.system_catalog.system_row import DATABASE
 
 RELATION_ROWS: Final = "relation_rows"
 """The macro that returns `pg_class.reltuples` of an OID: -1 if the number is not known."""
+RELATION_PAGES: Final = "relation_pages"
+LIVE_ROWS: Final = "relation_live_rows"
+"""Macros for `relpages` and `n_live_tup`: NULL if the number is not known."""
 
 _BYTES: Final = "(SELECT _bytes FROM {m}._sizes WHERE _oid = TRY_CAST(o AS BIGINT))"
 # The lake has no other forks than the main one.
@@ -30,7 +33,12 @@ _DATABASE: Final = (
 _MACROS: Final = (
     f"{RELATION_ROWS}(o) AS CAST(coalesce((SELECT _rows FROM {{m}}._sizes WHERE _oid = o), -1) AS FLOAT)",  # noqa: S608
     f"pg_relation_size(o) AS {_BYTES}, (o, fork) AS {_FORK}",
+    # In pages of 8 kB, as PostgreSQL counts.
+    f'{RELATION_PAGES}(o) AS CAST(system.main."//"({_BYTES} + 8191, 8192) AS INTEGER)',
+    f"{LIVE_ROWS}(o) AS (SELECT _rows FROM {{m}}._sizes WHERE _oid = o)",  # noqa: S608
     f"pg_table_size(o) AS {_BYTES}",
+    # The lake stores no indexes.
+    f"pg_indexes_size(o) AS {_BYTES} * 0",
     f"pg_total_relation_size(o) AS {_BYTES}",
     f"pg_database_size(o) AS {_DATABASE}",
 )

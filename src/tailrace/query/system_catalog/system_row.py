@@ -10,6 +10,7 @@ from typing import Any, Final
 from tailrace import types
 from tailrace.change import Column, Relation, Type
 from tailrace.query.lake_view import LakeVersion, TableVersion
+from tailrace.query.system_catalog.keyword import quote_ident
 
 OWNER: Final = 10
 DATABASE: Final = 5
@@ -101,6 +102,8 @@ class SystemRows:
         self._add(
             "pg_tables", schemaname=table.schema, tablename=table.name, tableowner="tailrace", hasindexes=bool(key)
         )
+        for view in ("pg_stat_all_tables", "pg_stat_user_tables"):
+            self._add(view, relid=entry.oid, schemaname=table.schema, relname=table.name)
         place = {"table_catalog": self._database, "table_schema": table.schema, "table_name": table.name}
         self._add("tables", **place, table_type="BASE TABLE", is_insertable_into="NO", is_typed="NO")
         self._comment(entry.oid, 0, relation.comment)
@@ -205,11 +208,6 @@ def _type_name(type_: Type) -> str:
     return name.removeprefix("public.")
 
 
-def quote_ident(name: str) -> str:
-    plain = name.isascii() and name.isidentifier() and name == name.lower()
-    return name if plain else '"' + name.replace('"', '""') + '"'
-
-
 def _with_parts(type_: Type) -> Iterator[Type]:
     yield type_
     for part in (type_.base, type_.element):
@@ -237,9 +235,19 @@ def _information(database: str, number: int, column: Column) -> Row:
     }
     if base.name == "numeric" and modifier >= 4:
         row["numeric_precision"], row["numeric_scale"] = types.numeric_modifier(modifier)
-    sizes = {"int2": 16, "int4": 32, "int8": 64}
-    if base.name in sizes:
-        row["numeric_precision"], row["numeric_scale"] = sizes[base.name], 0
+    integers, floats = {"int2": 16, "int4": 32, "int8": 64}, {"float4": 24, "float8": 53}
+    if base.name in integers:
+        row["numeric_precision"], row["numeric_scale"] = integers[base.name], 0
+    if base.name in floats:
+        row["numeric_precision"] = floats[base.name]
+    if base.name in integers or base.name in floats:
+        row["numeric_precision_radix"] = 2
+    if base.name == "numeric":
+        row["numeric_precision_radix"] = 10
+    if base.name in ("text", "varchar"):
+        row["character_octet_length"] = 4 * (modifier - 4) if is_text else 1 << 30
+    if base.name == "bpchar":
+        row["character_octet_length"] = 4 * (modifier - 4) if is_text else None
     if base.name in ("timestamp", "timestamptz", "time", "timetz", "interval"):
         row["datetime_precision"] = modifier if 0 <= modifier <= 6 else 6
     if base.name == "date":
