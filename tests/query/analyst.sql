@@ -84,7 +84,7 @@ SELECT sum(1.5), sum(i4 * 1.0), sum(i8), sum(i2), sum(f4), sum(n2), sum(c) FROM 
 SELECT avg(i8), avg(i2), avg(f4), avg(n2), avg(c), avg(id) FROM kinds
 SELECT sum(i8) + 1, sum(i8) / 2, sum(i4) / 2, sum(i4)::int8 FROM kinds
 SELECT any_value(region) FROM customers WHERE region = 'EU'
-SELECT json_agg(x) FROM (SELECT 1.5::numeric AS x UNION ALL SELECT NULL) t
+SELECT json_agg(x ORDER BY x) FROM (SELECT 1.5::numeric AS x UNION ALL SELECT NULL) t
 SELECT id, note FROM orders ORDER BY note NULLS FIRST, id LIMIT 5
 SELECT id FROM orders ORDER BY status, amount DESC NULLS LAST, id LIMIT 9
 SELECT id AS customer FROM orders ORDER BY customer LIMIT 3
@@ -115,7 +115,6 @@ SELECT id, (SELECT name FROM customers c WHERE c.id = o.customer) FROM orders o 
 SELECT id FROM customers c WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.customer = c.id AND o.status = 'sad') ORDER BY id
 SELECT id, EXISTS (SELECT 1 FROM orders o WHERE o.customer = c.id AND amount > 990) FROM customers c ORDER BY id LIMIT 5
 SELECT id FROM customers c WHERE (SELECT count(*) FROM orders o WHERE o.customer = c.id) = 0 ORDER BY id
-SELECT 1 UNION SELECT 2.5 ORDER BY 1
 SELECT 1 UNION ALL SELECT 2.5 UNION ALL SELECT 1e400 ORDER BY 1
 SELECT 1::int2 UNION SELECT 70000 ORDER BY 1
 SELECT NULL UNION SELECT 1 ORDER BY 1
@@ -277,3 +276,200 @@ SELECT id, score::int, score::numeric, round(score::numeric), round(score), floo
 SELECT 1; SELECT 2
 SELECT count(*) FROM orders WHERE customer = 1 AND id = id AND NOT (note IS NULL AND quantity > 3)
 SELECT id, ch = 'ab', ch LIKE 'ab%', ch || 'x', upper(ch), length(ch), ch < 'b' FROM kinds ORDER BY id
+SELECT '{1.234,5.678}'::numeric(10,2)[], ARRAY[1.234,5.678]::numeric(10,1)[], ARRAY[]::varchar(3)[], NULL::numeric(4,1)[], '{abcdef,xyz,NULL}'::varchar(3)[], ARRAY['abcdef', 'a']::char(3)[]
+SELECT tarr::varchar(2)[], tarr::text[]::varchar(2)[]::char(3)[], ARRAY['2024-01-01 12:34:56.789']::timestamp(0)[] FROM kinds ORDER BY id
+SELECT least(0.0::float8, -0.0::float8, 1.0, 2.0), least(-0.0::float8, 0.0::float8, 1.0, 2.0), greatest(0.0::float8, -0.0::float8, -1.0, -2.0), greatest(-0.0::float8, 0.0::float8, -1.0, -2.0), greatest(NULL::float8, NULL), least(NULL, 1.5::float8)
+SELECT greatest(n, n2::text::numeric, '1.50'), least(n, '1.50', '1.5'), greatest(net, '10.0.0.1', '::1'), greatest(arr, '{1}', '{5,1}'), greatest(iv, '30 days', '1 mon'), least(m, 'ok', 'happy', 'sad') FROM kinds ORDER BY id
+SELECT x, x.value ->> 'a' FROM jsonb_array_elements('[{"a":1},{"a":"b"}]') AS x
+SELECT * FROM jsonb_array_elements_text('["a","b"]') WITH ORDINALITY AS x
+SELECT * FROM jsonb_object_keys('{"a":1}') AS k
+SELECT 'orders'::text::regclass, 'ORDERS'::text::regclass, ('public.' || 'orders')::regclass, ('archive."Mixed Case"'::text)::regclass, (NULL::text)::regclass, 'pg_class'::regclass, 1247::oid::regclass, 'orders_pkey'::regclass::text, to_regclass('x'::text || 'y')
+SELECT quote_ident(word) FROM pg_get_keywords() ORDER BY 1
+SELECT format('%I', 'order'), quote_ident('value'), quote_ident('ünï'), quote_ident('')
+SELECT x ->> 'a', x -> 'a', x -> 'b' ->> 'a', x -> 'b' -> 'a', x ->> 'n' FROM (VALUES ('{"a": 1.50, "b": {"a": 2.50}}'::jsonb), ('{"a": 1.50, "b": 3}'), ('{"a": "1.50", "b": {"a": [1.0]}}'), ('{"n": 10000000000000000000000.10}'), ('[1]'), ('"a"'), (NULL)) v(x)
+SELECT id, jb ->> 'b', jb -> 'b', jb -> 'b' -> 'c', jb -> 'b' ->> 'c', jb -> 'b' -> 'c' ->> 'd', (jb -> 'b') ->> 'c', jb -> 'b' = '{"c": 1.5}', jb = '{}' FROM kinds ORDER BY id
+SELECT a.id, b.id FROM kinds a JOIN kinds b ON a.n > b.n ORDER BY 1, 2
+SELECT greatest(-0.0::float8, -1.0::float8, -2.0::float8, -3.0::float8)
+SELECT greatest(f8, f4, 0.5, -0.0::float8, NULL, 'NaN'::float8) FROM kinds ORDER BY id
+SELECT least(f8, f4, 0.5, -0.0::float8, NULL, 'NaN'::float8) FROM kinds ORDER BY id
+SELECT least(0.0::float8, -0.0::float8, 1.0, 2.0), least(-0.0::float8, 0.0::float8, 1.0, 2.0), greatest(0.0::float8, -0.0::float8, -1.0, -2.0), greatest(-0.0::float8, 0.0::float8, -1.0, -2.0)
+SELECT greatest(n, 1.50, 1.5, n2, 12) FROM kinds ORDER BY id
+SELECT least(m, 'ok', 'happy', 'sad') FROM kinds ORDER BY id
+SELECT greatest(iv, '30 days', '1 mon', '1 day') FROM kinds ORDER BY id
+SELECT greatest(ch, 'ab', 'ab   ', 'z') FROM kinds ORDER BY id
+WITH monthly AS (SELECT date_trunc('month', placed_at) AS m, sum(amount) AS s FROM orders GROUP BY 1) SELECT m, s, lag(s) OVER (ORDER BY m), s - lag(s) OVER (ORDER BY m) AS delta, round(100.0 * (s - lag(s) OVER (ORDER BY m)) / lag(s) OVER (ORDER BY m), 2) AS pct FROM monthly ORDER BY m
+WITH monthly AS (SELECT date_trunc('month', placed_at)::date AS m, customer, sum(amount) AS s FROM orders GROUP BY 1, 2), ranked AS (SELECT *, rank() OVER (PARTITION BY m ORDER BY s DESC, customer) AS r FROM monthly) SELECT m, r, customer, s FROM ranked WHERE r <= 3 ORDER BY m, r
+SELECT date_trunc('week', placed_at) AS w, count(*) FILTER (WHERE status = 'ok') AS ok, count(*) FILTER (WHERE status = 'sad') AS sad, round(avg(amount) FILTER (WHERE note IS NOT NULL), 3) AS a FROM orders GROUP BY 1 ORDER BY 1
+SELECT coalesce(region, 'all') AS region, coalesce(status::text, 'any') AS status, count(*), sum(amount), grouping(region, status) FROM orders JOIN customers c ON c.id = customer GROUP BY GROUPING SETS ((region, status), (region), ()) ORDER BY 5, 1, 2
+SELECT extract(year FROM placed_at) AS y, extract(month FROM placed_at) AS m, sum(quantity) FROM orders GROUP BY ROLLUP (extract(year FROM placed_at), extract(month FROM placed_at)) ORDER BY 1 NULLS LAST, 2 NULLS LAST
+SELECT d::date, count(o.id) FROM generate_series('2025-01-01'::date, '2025-01-10', '1 day') d LEFT JOIN orders o ON o.placed_at::date = d::date GROUP BY 1 ORDER BY 1
+SELECT d, coalesce(sum(amount), 0) FROM generate_series(timestamp '2025-01-01', '2025-03-01', interval '1 month') AS g(d) LEFT JOIN orders ON date_trunc('month', placed_at AT TIME ZONE 'UTC') = d GROUP BY d ORDER BY d
+SELECT c.id, c.name, o.* FROM customers c CROSS JOIN LATERAL (SELECT id AS order_id, amount FROM orders o WHERE o.customer = c.id ORDER BY amount DESC LIMIT 2) o ORDER BY c.id, amount DESC LIMIT 10
+SELECT c.id, x.total, x.n FROM customers c LEFT JOIN LATERAL (SELECT sum(amount) total, count(*) n FROM orders o WHERE o.customer = c.id AND o.status = 'happy') x ON true ORDER BY c.id
+SELECT id, (SELECT max(amount) FROM orders o WHERE o.customer = c.id) AS mx, (SELECT count(*) FROM orders o WHERE o.customer = c.id AND o.amount > (SELECT avg(amount) FROM orders i WHERE i.customer = o.customer)) AS above FROM customers c ORDER BY id LIMIT 12
+SELECT jsonb_build_object('id', id, 'name', name, 'tags', jsonb_build_array(region, is_active, score)) FROM customers ORDER BY id LIMIT 5
+SELECT json_build_object('customer', c.name, 'orders', (SELECT json_agg(json_build_object('id', o.id, 'amount', o.amount) ORDER BY o.id) FROM orders o WHERE o.customer = c.id AND o.id < 100)) FROM customers c ORDER BY c.id LIMIT 3
+SELECT jsonb_object_agg(region, n) FROM (SELECT region, count(*) AS n FROM customers GROUP BY region ORDER BY region) t
+SELECT to_jsonb(c) FROM customers c ORDER BY id LIMIT 2
+SELECT row_to_json(t) FROM (SELECT id, name FROM customers ORDER BY id LIMIT 2) t
+SELECT DISTINCT ON (customer) customer, id, amount FROM orders ORDER BY customer, amount DESC, id LIMIT 10
+SELECT customer, string_agg(DISTINCT status::text, ',' ORDER BY status::text) FROM orders GROUP BY customer ORDER BY 1 LIMIT 5
+SELECT customer, array_agg(id ORDER BY amount DESC) FROM orders WHERE id < 100 GROUP BY customer ORDER BY 1 LIMIT 5
+SELECT id, regexp_replace(name, '^Customer (\d+)$', 'C-\1') FROM customers ORDER BY id LIMIT 3
+SELECT id, substring(email from '@(.+)$'), split_part(email, '@', 2), position('@' in email), regexp_match(email, '^c(\d+)@') FROM customers ORDER BY id LIMIT 6
+SELECT id FROM customers WHERE email ~* '^C1\d@' ORDER BY 1
+SELECT id FROM customers WHERE name SIMILAR TO 'Customer (1|2)_' ORDER BY 1
+SELECT upper(left(name, 1)) || lower(substr(name, 2)), length(name), lpad(id::text, 5, '0'), repeat('-', id), reverse(name), initcap(lower(name)) FROM customers ORDER BY id LIMIT 3
+SELECT trim(both 'x' from 'xxhixx'), ltrim('  a'), rtrim('a  '), btrim('xyxtrimyyx', 'xyz'), concat_ws(', ', 'a', NULL, 'b'), format('%s has %s', name, score) FROM customers ORDER BY id LIMIT 2
+SELECT id, CASE WHEN amount < 100 THEN 'small' WHEN amount < 500 THEN 'medium' ELSE 'large' END AS bucket FROM orders ORDER BY id LIMIT 10
+SELECT CASE status WHEN 'ok' THEN 1 WHEN 'sad' THEN 2 END AS c, count(*) FROM orders GROUP BY 1 ORDER BY 1 NULLS FIRST
+SELECT width_bucket(amount, 0, 1000, 10) AS b, count(*), min(amount), max(amount) FROM orders GROUP BY b ORDER BY b
+SELECT ntile(4) OVER (ORDER BY amount) AS q, id FROM orders ORDER BY id LIMIT 8
+SELECT q, count(*), min(amount), max(amount) FROM (SELECT amount, ntile(4) OVER (ORDER BY amount, id) AS q FROM orders) t GROUP BY q ORDER BY q
+SELECT id, amount, sum(amount) OVER (PARTITION BY customer ORDER BY placed_at ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS running, avg(amount) OVER (PARTITION BY customer ORDER BY placed_at ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS moving FROM orders WHERE customer < 4 ORDER BY id
+SELECT customer, count(*), sum(amount) / count(*) AS a, avg(amount)::numeric(10,2), max(placed_at) - min(placed_at) AS span FROM orders GROUP BY customer HAVING count(*) > 13 ORDER BY customer
+SELECT placed_at::date, placed_at + interval '1 month', placed_at - interval '2 days 3 hours', age(placed_at, '2025-01-01'), extract(epoch from placed_at), extract(dow from placed_at), to_char(placed_at, 'YYYY-MM-DD"T"HH24:MI:SS'), date_part('hour', placed_at) FROM orders ORDER BY id LIMIT 4
+SELECT (date_trunc('month', placed_at) + interval '1 month' - interval '1 day')::date AS month_end, count(*) FROM orders GROUP BY 1 ORDER BY 1
+SELECT id, joined, current_date - joined > 0, joined + 7, joined - date '2024-01-01', (joined + interval '1 year')::date, extract(isodow from joined), extract(week from joined), to_char(joined, 'Day, DD Month YYYY'), to_char(joined, 'IYYY-"W"IW') FROM customers ORDER BY id LIMIT 4
+SELECT id, unnest(arr) FROM kinds ORDER BY 1, 2
+SELECT k.id, u.x, u.o FROM kinds k LEFT JOIN LATERAL unnest(k.arr) WITH ORDINALITY AS u(x, o) ON true ORDER BY 1, 3
+SELECT id, jsonb_typeof(jb), jb -> 'b' ->> 'c', jb #>> '{b,c}', jb @> '{"b": {}}', jb ? 'b' FROM kinds ORDER BY id
+SELECT key, value FROM kinds, jsonb_each(CASE WHEN jsonb_typeof(jb) = 'object' THEN jb END) ORDER BY id, key
+SELECT id, e FROM kinds, json_array_elements_text(CASE WHEN json_typeof(j) = 'array' THEN j END) e ORDER BY 1, 2
+SELECT id, (jb -> 'b' ->> 'c')::numeric * 2 FROM kinds ORDER BY id
+SELECT status, count(*) * 100.0 / sum(count(*)) OVER () AS pct FROM orders GROUP BY status ORDER BY status
+SELECT status, sum(amount), rank() OVER (ORDER BY sum(amount) DESC) FROM orders GROUP BY status ORDER BY 3
+SELECT * FROM (SELECT status, customer, sum(amount) s, row_number() OVER (PARTITION BY status ORDER BY sum(amount) DESC, customer) rn FROM orders GROUP BY 1, 2) t WHERE rn <= 2 ORDER BY status, rn
+WITH RECURSIVE t(n, f) AS (SELECT 1, 1::numeric UNION ALL SELECT n + 1, f * (n + 1) FROM t WHERE n < 30) SELECT * FROM t ORDER BY n
+WITH RECURSIVE tree AS (SELECT id, customer, 1 AS depth, ARRAY[id] AS path FROM orders WHERE id = 1 UNION ALL SELECT o.id, o.customer, t.depth + 1, t.path || o.id FROM orders o JOIN tree t ON o.id = t.id * 2 WHERE o.id <= 64) SELECT * FROM tree ORDER BY depth
+WITH RECURSIVE d AS (SELECT date '2025-01-30' AS d UNION ALL SELECT (d + interval '1 month')::date FROM d WHERE d < '2025-06-01') SELECT * FROM d
+SELECT c.region, count(DISTINCT o.customer), count(DISTINCT o.status) FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.region ORDER BY 1
+SELECT id FROM customers c WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.customer = c.id) ORDER BY id
+SELECT c.id, o.id FROM customers c FULL OUTER JOIN (SELECT * FROM orders WHERE id < 5) o ON o.customer = c.id ORDER BY c.id NULLS FIRST, o.id LIMIT 8
+SELECT a.id, b.id FROM orders a JOIN orders b ON a.customer = b.customer AND a.id < b.id AND b.placed_at - a.placed_at < interval '12 days' ORDER BY 1, 2 LIMIT 10
+SELECT count(*) FROM orders WHERE placed_at BETWEEN '2025-01-10' AND '2025-02-10' AND note LIKE 'note 1%' AND (status = 'ok' OR amount > 500) AND customer IN (SELECT id FROM customers WHERE region = 'EU')
+SELECT bool_and(amount > 0), bool_or(note IS NULL), every(quantity > 0), bit_and(quantity), bit_or(quantity) FROM orders
+SELECT max(amount) FILTER (WHERE status = 'ok') - min(amount) FILTER (WHERE status = 'sad') FROM orders
+SELECT first_value(amount) OVER w AS f, last_value(amount) OVER w AS l, nth_value(amount, 2) OVER w FROM orders WHERE customer = 5 WINDOW w AS (ORDER BY placed_at ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+SELECT id, placed_at, count(*) OVER (ORDER BY placed_at RANGE BETWEEN interval '7 days' PRECEDING AND CURRENT ROW) FROM orders ORDER BY id LIMIT 30
+SELECT percent_rank() OVER (ORDER BY amount), cume_dist() OVER (ORDER BY amount) FROM orders ORDER BY 1 LIMIT 5
+SELECT "orders"."customer", SUM("orders"."amount") AS "sum", (CAST(date_trunc('month', "orders"."placed_at") AS timestamp)) AS "m" FROM "public"."orders" GROUP BY "orders"."customer", (CAST(date_trunc('month', "orders"."placed_at") AS timestamp)) ORDER BY 1, 3 LIMIT 5
+SELECT "source"."bucket" AS "bucket", COUNT(*) AS "count" FROM (SELECT FLOOR("public"."orders"."amount" / 100) * 100 AS "bucket" FROM "public"."orders") AS "source" GROUP BY "source"."bucket" ORDER BY "source"."bucket" ASC
+SELECT CAST("orders"."placed_at" AS date) AS "d", COUNT(*) FROM "orders" WHERE ("orders"."placed_at" >= CAST((CAST('2025-03-01 00:00:00' AS timestamp) + (INTERVAL '-30 day')) AS date) AND "orders"."placed_at" < CAST('2025-03-01' AS date)) GROUP BY CAST("orders"."placed_at" AS date) ORDER BY 1
+SELECT (CAST(extract(dow from "public"."orders"."placed_at") AS integer) + 1) AS "dow", count(*) FROM orders GROUP BY 1 ORDER BY 1
+SELECT SUM(CASE WHEN "status" = 'ok' THEN 1 ELSE 0.0 END) AS "s", AVG("quantity") FROM "orders"
+SELECT COUNT(DISTINCT CASE WHEN amount > 500 THEN customer END) FROM orders
+SELECT date_trunc('day', placed_at) + (floor(extract(hour from placed_at) / 6) * interval '6 hours') AS b, count(*) FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5
+SELECT to_timestamp(floor(extract(epoch from placed_at) / 900) * 900) AS t, count(*) FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5
+SELECT date_bin('15 minutes', placed_at, '2001-01-01'), count(*) FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5
+SELECT id, amount, round(amount, -1), ceil(amount), floor(amount), trunc(amount, 1), mod(amount, 7), sign(amount - 100), abs(amount - 500), power(quantity, 2), sqrt(quantity), amount % 10 FROM orders ORDER BY id LIMIT 5
+SELECT id, amount * 1.2, amount * quantity, amount / 3, amount + rate, rate * rate, amount / nullif(rate, 0), (amount / quantity)::numeric(10, 3), round(amount * 0.075, 2) FROM orders ORDER BY id LIMIT 12
+SELECT sum(amount * quantity), sum(rate), avg(rate), sum(rate * amount), min(rate), max(rate), stddev(amount), variance(rate) FROM orders
+SELECT to_char(amount, 'FM999,990.00'), to_char(amount, '9999.9'), to_char(id, '000') FROM orders ORDER BY id LIMIT 3
+SELECT md5(name), encode(sha256(name::bytea), 'hex'), encode('abc'::bytea, 'base64'), decode('YWJj', 'base64') FROM customers ORDER BY id LIMIT 2
+SELECT array_to_string(array_agg(name ORDER BY id), '; ') FROM customers WHERE id < 4
+SELECT string_to_array('a,b,,c', ','), array_to_string(ARRAY[1,NULL,3], ',', '*'), unnest(string_to_array('a,b', ','))
+SELECT regexp_replace('abc 123 def', '[^0-9]+', '', 'g'), regexp_replace('Hello World', '(\w+) (\w+)', '\2 \1'), translate('12345', '143', 'ax'), substring('Thomas' from 2 for 3), overlay('Txxxxas' placing 'hom' from 2 for 4)
+SELECT id FROM kinds WHERE tz AT TIME ZONE 'Europe/Berlin' > '2000-01-01' ORDER BY id
+SELECT name, email IS NULL AS missing, coalesce(email, 'n/a'), nullif(region, 'EU'), greatest(score, 10), least(score, 10) FROM customers ORDER BY id LIMIT 8
+SELECT count(*), count(email), count(DISTINCT region), count(*) - count(email), sum((email IS NULL)::int), avg(is_active::int) FROM customers
+SELECT x, y FROM (VALUES (1, 'a'), (2, 'b')) v(x, y) WHERE (x, y) IN ((1, 'a'), (3, 'c'))
+SELECT g, g % 3 = 0 AS fizz, CASE WHEN g % 15 = 0 THEN 'FizzBuzz' WHEN g % 3 = 0 THEN 'Fizz' WHEN g % 5 = 0 THEN 'Buzz' ELSE g::text END FROM generate_series(1, 16) g
+SELECT generate_series(1, 10, 3), generate_series(5, 1, -2)
+SELECT i, j FROM generate_series(1, 3) i, generate_series(i, 3) j ORDER BY 1, 2
+SELECT id, row_number() OVER () FROM (SELECT id FROM customers ORDER BY id DESC) t ORDER BY 2 LIMIT 3
+SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public' AND table_name = 'orders' ORDER BY ordinal_position
+SELECT sum(amount) OVER (ORDER BY id), sum(sum(amount)) OVER () FROM orders GROUP BY id, amount ORDER BY 1 LIMIT 3
+WITH a AS (SELECT 1 AS x), b AS (SELECT x + 1 AS y FROM a) SELECT * FROM a, b UNION ALL SELECT y, x FROM b, a ORDER BY 1
+WITH t AS (SELECT id, amount FROM orders) SELECT (SELECT count(*) FROM t) AS n, (SELECT sum(amount) FROM t WHERE id < 10) AS s
+SELECT DISTINCT status, region FROM orders o JOIN customers c ON c.id = o.customer ORDER BY status, region
+SELECT o.customer, c.name, o.status, count(*) FROM orders o JOIN customers c ON c.id = o.customer GROUP BY o.customer, c.name, o.status ORDER BY count(*) DESC, 1, 3 LIMIT 7
+SELECT c.*, count(o.id) AS n FROM customers c LEFT JOIN orders o ON o.customer = c.id GROUP BY c.id ORDER BY n DESC, c.id LIMIT 4
+SELECT i.order_id, sum(i.price * i.weight::numeric), sum(i.price) * 2, avg(i.weight) FROM items i GROUP BY 1 ORDER BY 1 LIMIT 4
+SELECT sum(price), avg(price), round(avg(price), 2), sum(price)::int, sum(weight), max(weight), sum(price)::float8 FROM items
+SELECT jsonb_agg(jsonb_build_object('s', status, 'n', n) ORDER BY status) FROM (SELECT status, count(*) n FROM orders GROUP BY status) t
+SELECT jsonb_pretty(jsonb_build_object('a', 1, 'b', ARRAY[1,2]))
+SELECT e ->> 'x' AS x, sum((e ->> 'n')::int) FROM jsonb_array_elements('[{"x":"a","n":1},{"x":"b","n":2},{"x":"a","n":3}]') e GROUP BY 1 ORDER BY 1
+SELECT * FROM jsonb_each_text('{"a":1,"b":"x"}')
+SELECT * FROM json_object_keys('{"b":1,"a":2}')
+SELECT o.id FROM orders o WHERE o.amount > ALL (SELECT amount FROM orders WHERE customer = 3) ORDER BY 1 LIMIT 4
+SELECT id FROM orders WHERE (placed_at, id) > ('2025-05-01', 3) ORDER BY placed_at, id LIMIT 4
+SELECT id, note FROM orders ORDER BY note DESC NULLS LAST, id LIMIT 5 OFFSET 2
+SELECT id FROM orders ORDER BY status, amount DESC FETCH FIRST 5 ROWS ONLY
+SELECT r, lower(r), upper(r), r @> 3, isempty(r) FROM kinds ORDER BY id
+SELECT net, host(net), masklen(net), family(net), net << '10.0.0.0/8' FROM kinds ORDER BY id
+SELECT mo, mo * 2, mo + '1'::money, mo::numeric, sum(mo) OVER (ORDER BY id) FROM kinds ORDER BY id
+SELECT b, NOT b, b AND id > 1, b IS TRUE, b IS NOT FALSE, b::int, b::text FROM kinds ORDER BY id
+SELECT id, u::text, bin, encode(bin, 'hex'), length(bin), octet_length(t), char_length(t) FROM kinds ORDER BY id
+SELECT ts::date, ts::time, date_trunc('hour', ts), extract(year from ts), tz::date, ti + interval '1 hour', extract(hour from ti), iv * 2, -iv, iv + interval '1 day' FROM kinds WHERE id IN (1, 5) ORDER BY id
+SELECT coalesce(sum(a), 0), count(*), max(b), array_agg(a), string_agg(b, ','), avg(a), json_agg(a) FROM empty
+SELECT customer FROM orders GROUP BY customer ORDER BY sum(amount) DESC, customer LIMIT 5
+SELECT EXTRACT(YEAR FROM placed_at)::text || '-Q' || EXTRACT(QUARTER FROM placed_at)::text AS q, sum(amount) FROM orders GROUP BY 1 ORDER BY 1
+SELECT avg(extract(epoch from (placed_at - joined::timestamptz)) / 86400)::numeric(10,2) FROM orders JOIN customers c ON c.id = customer
+SELECT '2024-01-31'::date + interval '1 month', '2024-03-31'::date - interval '1 month', date '2024-01-01' - date '2023-01-01', timestamp '2024-01-01 12:00' - timestamp '2023-12-31 06:30', age('2024-03-01', '2024-02-01'), date_part('day', timestamp '2024-03-01' - timestamp '2024-02-01'), extract(days from interval '40 days 5 hours')
+SELECT current_date = now()::date, now() - now(), date_trunc('day', now()) = current_date, localtimestamp::date = current_date
+SELECT 'a' < 'B', 'a' < 'b', 'é' > 'z', 'abc' LIKE 'a_c', 'ABC' ILIKE 'a%', 'a%c' LIKE 'a\%c', 'x' NOT LIKE 'y', 'abc' ~ '^a.c$', 'abc' !~* 'X', 'a' || 1 || true, 'a' || NULL
+SELECT chr(65), ascii('A'), to_hex(255), strpos('hello', 'l'), left('hello', -2), right('hello', 2), quote_ident('a b'), quote_literal('it''s'), starts_with('hello', 'he'), split_part('a.b.c', '.', -1), ltrim('0012', '0'), concat(1, NULL, 'x'), replace('aaa', 'a', 'bb'), md5('x'), initcap('hello world')
+SELECT o1.id, (SELECT string_agg(o2.id::text, ',' ORDER BY o2.id) FROM orders o2 WHERE o2.customer = o1.customer AND o2.id < o1.id) FROM orders o1 WHERE o1.id BETWEEN 70 AND 80 ORDER BY 1
+SELECT customer, amount, amount - avg(amount) OVER (PARTITION BY customer) AS diff, amount / sum(amount) OVER (PARTITION BY customer) AS share FROM orders WHERE customer < 3 ORDER BY id
+SELECT *, count(*) OVER () AS total FROM (SELECT status, count(*) FROM orders GROUP BY status) t ORDER BY 1 LIMIT 2
+SELECT max(s) - min(s), max(c) FROM (SELECT customer c, sum(amount) s FROM orders GROUP BY 1 HAVING sum(quantity) > 10) q
+SELECT count(*) FILTER (WHERE amount > avg_amount) FROM orders, (SELECT avg(amount) AS avg_amount FROM orders) a
+SELECT CASE WHEN grouping(status) = 1 THEN 'TOTAL' ELSE status::text END AS s, sum(amount) FROM orders GROUP BY ROLLUP(status) ORDER BY grouping(status), 1
+SELECT region, status, sum(amount) FROM orders o JOIN customers c ON c.id = o.customer GROUP BY region, CUBE(status) ORDER BY region, status
+SELECT a.customer, a.s, b.s FROM (SELECT customer, sum(amount) s FROM orders WHERE placed_at < '2025-03-01' GROUP BY 1) a FULL JOIN (SELECT customer, sum(amount) s FROM orders WHERE placed_at >= '2025-03-01' GROUP BY 1) b USING (customer) ORDER BY 1 LIMIT 5
+SELECT lower(region) COLLATE "C" AS r FROM customers GROUP BY 1 ORDER BY r
+SELECT id % 2 = 0 AS even, array_agg(id ORDER BY id DESC) FILTER (WHERE id < 10) FROM customers GROUP BY even ORDER BY even
+SELECT (ARRAY_AGG(name ORDER BY score DESC))[1], (ARRAY_AGG(name ORDER BY score))[1] FROM customers
+SELECT exists(SELECT 1 FROM empty), not exists(SELECT 1 FROM empty), (SELECT a FROM empty), (SELECT count(*) FROM empty), ARRAY(SELECT a FROM empty)
+SELECT joined - lag(joined) OVER (ORDER BY joined) AS gap, lead(joined, 1, date '2030-01-01') OVER (ORDER BY joined) FROM customers ORDER BY joined LIMIT 3
+SELECT extract(epoch from timestamp '2024-01-01 00:00:00.123456'), extract(epoch from date '2024-01-01'), extract(second from time '12:00:01.5'), extract(milliseconds from timestamp '2024-01-01 00:00:01.5')
+SELECT round(1234.5678::numeric, 2)::text, round(1234.5::float8::numeric, 0), 1234.5678::numeric(6,2), to_char(1234.5, 'FM9,999.00'), to_char(-1.5, '990.99'), to_char(0, '9'), to_char(12345, '999')
+SELECT first_value(x) OVER (ORDER BY x ROWS BETWEEN 1 FOLLOWING AND 2 FOLLOWING), count(*) OVER (ORDER BY x GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE GROUP) FROM (VALUES (1), (2), (2), (3)) v(x) ORDER BY x
+SELECT d, count(*) OVER (ORDER BY d RANGE BETWEEN '1 month' PRECEDING AND '10 days' FOLLOWING) FROM (VALUES (date '2024-01-31'), ('2024-02-28'), ('2024-02-29'), ('2024-03-31')) v(d)
+SELECT extract(day from interval '40 days'), extract(hour from interval '30 hours'), extract(epoch from interval '1 month'), extract(month from interval '14 months'), date_part('year', interval '14 months')
+SELECT age(timestamp '2024-03-01', timestamp '2023-02-28'), age(date '2000-01-01', date '2024-06-15'), date '2024-03-31' - 31, '2024-03-31'::timestamp - '2024-03-01'::timestamp
+SELECT id, x.e, x.o FROM kinds LEFT JOIN LATERAL jsonb_array_elements(CASE WHEN jsonb_typeof(jb) = 'array' THEN jb END) WITH ORDINALITY AS x(e, o) ON true ORDER BY 1, 3
+SELECT count(*) FROM kinds k, LATERAL unnest(k.tarr) t(x) WHERE length(x) > 1
+SELECT DISTINCT ON (o.customer) o.customer, o.id, c.name FROM orders o JOIN customers c ON c.id = o.customer WHERE o.status <> 'sad' ORDER BY o.customer, o.placed_at DESC LIMIT 5
+SELECT c.region, o.status, count(*), sum(count(*)) OVER (PARTITION BY c.region) FROM orders o JOIN customers c ON c.id = o.customer GROUP BY 1, 2 ORDER BY 1, 2
+SELECT date_trunc('month', placed_at) AS m, sum(amount) AS s, sum(sum(amount)) OVER (ORDER BY date_trunc('month', placed_at)) AS cum FROM orders GROUP BY 1 ORDER BY 1
+SELECT m, s, round(s / first_value(s) OVER (ORDER BY m) * 100, 1) AS idx FROM (SELECT date_trunc('month', placed_at)::date AS m, sum(amount) AS s FROM orders GROUP BY 1) t ORDER BY m
+WITH first AS (SELECT customer, min(date_trunc('month', placed_at)) AS cohort FROM orders GROUP BY customer), act AS (SELECT o.customer, f.cohort, extract(month FROM age(date_trunc('month', o.placed_at), f.cohort))::int AS k FROM orders o JOIN first f USING (customer)) SELECT cohort::date, k, count(DISTINCT customer) FROM act GROUP BY 1, 2 ORDER BY 1, 2
+WITH s AS (SELECT customer, placed_at, placed_at - lag(placed_at) OVER (PARTITION BY customer ORDER BY placed_at) > interval '11 days' AS gap FROM orders) SELECT customer, count(*) FILTER (WHERE gap) + 1 AS sessions FROM s GROUP BY customer ORDER BY customer LIMIT 6
+SELECT customer, max(amount) FILTER (WHERE rn = 1) AS latest, max(amount) FILTER (WHERE rn = 2) AS before FROM (SELECT customer, amount, row_number() OVER (PARTITION BY customer ORDER BY placed_at DESC) rn FROM orders) t GROUP BY 1 ORDER BY 1 LIMIT 5
+SELECT sum(CASE WHEN extract(isodow FROM placed_at) IN (6, 7) THEN amount ELSE 0 END) AS weekend, sum(amount) FILTER (WHERE extract(isodow FROM placed_at) < 6) AS week FROM orders
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY amount) FILTER (WHERE status = 'ok'), status FROM orders GROUP BY status ORDER BY 2
+SELECT id, amount, CASE WHEN amount > avg(amount) OVER () + stddev(amount) OVER () THEN 'high' END AS f FROM orders ORDER BY id LIMIT 6
+SELECT a.id, b.id, a.amount - b.amount FROM orders a LEFT JOIN orders b ON b.customer = a.customer AND b.id = (SELECT max(id) FROM orders x WHERE x.customer = a.customer AND x.id < a.id) ORDER BY a.id LIMIT 45
+SELECT region, count(*) FILTER (WHERE score BETWEEN 0 AND 20) AS low, count(*) FILTER (WHERE score > 20) AS high, bool_or(is_active), string_agg(name, ', ' ORDER BY name) FILTER (WHERE id < 6) FROM customers GROUP BY region ORDER BY region
+SELECT generate_series(date '2025-01-01', date '2025-01-03', interval '1 day')::date AS d, 'x' AS k
+SELECT to_char(d, 'YYYY-MM') AS m, count(o.id), coalesce(sum(o.amount), 0.00) FROM generate_series(timestamptz '2024-12-01', '2025-07-01', '1 month') d LEFT JOIN orders o ON o.placed_at >= d AND o.placed_at < d + interval '1 month' GROUP BY d ORDER BY d
+SELECT c.name, o.n FROM customers c JOIN (SELECT customer, count(*) n FROM orders GROUP BY customer) o ON o.customer = c.id AND o.n >= 14 ORDER BY 2 DESC, 1
+SELECT name FROM customers WHERE id IN (SELECT customer FROM orders GROUP BY customer HAVING sum(amount) > (SELECT 1.3 * avg(s) FROM (SELECT sum(amount) s FROM orders GROUP BY customer) t)) ORDER BY id
+SELECT id, (SELECT jsonb_agg(jsonb_build_object('line', i.line, 'price', i.price) ORDER BY i.line) FROM items i WHERE i.order_id = o.id) FROM orders o ORDER BY id LIMIT 3
+SELECT o.id, sum(i.price) AS s, o.amount, sum(i.price) > o.amount AS more FROM orders o JOIN items i ON i.order_id = o.id GROUP BY o.id, o.amount ORDER BY o.id LIMIT 5
+SELECT id, note FROM orders WHERE note ~ '^note (1|2)[0-9]$' ORDER BY id
+SELECT regexp_replace(note, '\D', '', 'g')::int % 7 AS k, count(*) FROM orders WHERE note IS NOT NULL GROUP BY 1 ORDER BY 1
+SELECT lower(split_part(name, ' ', 1)) || '_' || lpad(split_part(name, ' ', 2), 3, '0') FROM customers ORDER BY 1 LIMIT 4
+SELECT id FROM orders WHERE ARRAY[customer, quantity::int] && ARRAY[3, 99] ORDER BY id LIMIT 5
+SELECT customer, quantity, count(*) FROM orders WHERE customer < 3 GROUP BY ROLLUP (customer, quantity) ORDER BY customer NULLS LAST, quantity NULLS LAST
+SELECT EXTRACT(EPOCH FROM max(placed_at) - min(placed_at)) / 3600 FROM orders
+SELECT placed_at::date - date_trunc('month', placed_at)::date + 1 AS dom, count(*) FROM orders GROUP BY 1 ORDER BY 1 LIMIT 4
+SELECT sum(amount)::money, avg(amount)::money FROM orders
+SELECT row_number() OVER (ORDER BY sum(amount) DESC) AS r, customer FROM orders GROUP BY customer ORDER BY r LIMIT 3
+SELECT count(*) AS "Count", sum("amount") AS "Sum of amount" FROM "public"."orders" WHERE "orders"."note" IS NOT NULL AND (LOWER("public"."orders"."note") LIKE '%note 1%')
+SELECT "t1"."region" AS "r", COUNT("t0"."id") AS "n" FROM "orders" AS "t0" LEFT OUTER JOIN "customers" AS "t1" ON "t0"."customer" = "t1"."id" GROUP BY "t1"."region" HAVING COUNT("t0"."id") > 0 ORDER BY "n" DESC, "r" ASC NULLS FIRST LIMIT 100 OFFSET 0
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum
+SELECT tc.table_name, kcu.column_name FROM information_schema.table_constraints tc JOIN information_schema.key_column_usage kcu USING (constraint_schema, constraint_name) WHERE tc.constraint_type = 'PRIMARY KEY' AND tc.table_schema = 'public' ORDER BY 1, kcu.ordinal_position
+SELECT n.nspname, c.relname, c.relkind, pg_get_userbyid(c.relowner) IS NOT NULL, obj_description(c.oid, 'pg_class') FROM pg_class c LEFT JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast' ORDER BY 1, 2
+SELECT t.typname, e.enumlabel FROM pg_type t JOIN pg_enum e ON e.enumtypid = t.oid ORDER BY e.enumsortorder
+SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' ORDER BY 1
+SELECT datname FROM pg_database WHERE datallowconn AND datname = current_database()
+SELECT table_schema, table_name, table_type FROM information_schema.tables WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2
+SELECT i.relname, ix.indisunique, ix.indisprimary, a.attname FROM pg_class t JOIN pg_index ix ON t.oid = ix.indrelid JOIN pg_class i ON i.oid = ix.indexrelid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY(ix.indkey) WHERE t.relkind = 'r' AND t.relname = 'items' ORDER BY 1, 4
+SELECT NULL AS TABLE_CAT, n.nspname AS TABLE_SCHEM, c.relname AS TABLE_NAME, CASE n.nspname ~ '^pg_' OR n.nspname = 'information_schema' WHEN true THEN 'SYSTEM' ELSE CASE c.relkind WHEN 'r' THEN 'TABLE' ELSE 'OTHER' END END AS TABLE_TYPE, d.description AS REMARKS FROM pg_catalog.pg_namespace n, pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_description d ON (c.oid = d.objoid AND d.objsubid = 0 AND d.classoid = 'pg_class'::regclass) WHERE c.relnamespace = n.oid AND n.nspname = 'public' AND c.relkind = 'r' ORDER BY 4, 2, 3
+SELECT column_name, data_type, is_nullable, character_maximum_length, character_octet_length, numeric_precision, numeric_precision_radix, numeric_scale, datetime_precision, udt_name, ordinal_position FROM information_schema.columns WHERE table_schema IN ('public', 'archive') ORDER BY table_name, ordinal_position
+SELECT stddev(amount), stddev_pop(rate), variance(amount), stddev(quantity), stddev_samp(id) FROM orders
+SELECT customer, stddev(amount), var_pop(amount), stddev(rate) FROM orders GROUP BY 1 ORDER BY 1
+SELECT stddev(x), stddev_pop(x) FROM (VALUES (0.0001), (0.00011), (100000000000000000000)) v(x)

@@ -78,8 +78,18 @@ def test_sizes_and_row_counts_are_those_of_the_version(stack: QueryStack) -> Non
         unknown = "SELECT reltuples, pg_relation_size(oid) FROM pg_class WHERE relname = 'pg_type'"
         assert ours.execute(unknown).fetchone() == (-1, None)
         assert ours.execute("SELECT reltuples FROM pg_class WHERE relname = 'orders_pkey'").fetchone() == (500,)
+        known = "SELECT relpages, relallvisible FROM pg_class WHERE relname = {}"
+        pages = -(-sum(files["public.orders"].values()) // 8192)
+        assert ours.execute(known.format("'orders'").encode()).fetchone() == (pages, None)
+        assert ours.execute(known.format("'orders_pkey'").encode()).fetchone() == (None, None)
+        statistics = "SELECT n_live_tup, n_dead_tup, seq_scan FROM pg_stat_user_tables WHERE relid = 'orders'::regclass"
+        assert ours.execute(statistics).fetchone() == (500, None, None)
+        parts = "SELECT pg_indexes_size('orders'), pg_total_relation_size('orders') - pg_table_size('orders')"
+        assert ours.execute(parts).fetchone() == (0, 0)
+        assert ours.execute("SELECT pg_indexes_size('pg_type')").fetchone() == (None,)
         for query, state in (
             ("SELECT pg_relation_size('nowhere')", "42P01"),
+            ("SELECT (relname || 'x')::text::regclass FROM pg_class", "42P01"),
             ("SELECT pg_relation_size('orders', 'x')", "22023"),
             ("SELECT pg_database_size('nowhere')", "3D000"),
         ):
@@ -142,6 +152,20 @@ def test_psql(stack: QueryStack, command: str, expected: str) -> None:
     run = subprocess.run([_PSQL, "-XAt", *address, "-c", command], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr
     assert expected.format(**_size_texts(stack)) in run.stdout
+
+
+def test_psql_18_describes_tables(stack: QueryStack) -> None:
+    """Newer versions of psql ask for more: here that of the embedded server."""
+    address = ["-h", "127.0.0.1", "-p", str(stack.server.port), "-U", "reader", "shop"]
+    commands = (r"\d orders", r"\d+ items", r"\dx", r"\db+", r"\dt+", r"\l+", r"\dn+")
+    options = [option for command in commands for option in ("-c", command)]
+    psql = str(stack.database.server.bin("psql"))
+    run = subprocess.run(
+        [psql, "-XA", "-v", "ON_ERROR_STOP=1", *address, *options], capture_output=True, text=True, timeout=30
+    )
+    assert run.returncode == 0, run.stderr
+    assert "placed_at|timestamp with time zone|" in run.stdout
+    assert '"items_pkey" PRIMARY KEY, btree (order_id, line)' in run.stdout
 
 
 def _size_texts(stack: QueryStack) -> dict[str, str]:
