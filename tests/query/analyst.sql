@@ -473,3 +473,10 @@ SELECT column_name, data_type, is_nullable, character_maximum_length, character_
 SELECT stddev(amount), stddev_pop(rate), variance(amount), stddev(quantity), stddev_samp(id) FROM orders
 SELECT customer, stddev(amount), var_pop(amount), stddev(rate) FROM orders GROUP BY 1 ORDER BY 1
 SELECT stddev(x), stddev_pop(x) FROM (VALUES (0.0001), (0.00011), (100000000000000000000)) v(x)
+SELECT 1 << 4, 256 >> 2, 1::int8 << 40, 1::int2 << 3, -8 >> 1, -1 >> 31, -7 >> 1, 1 << 31, 3 << 31, 1::int2 << 15, 5::int2 >> 15, NULL << 1, 1 << NULL::int, i4 << 1, i8 << 63, i2 << 7, i8 >> 62, i4 >> 3, i2 >> 1, i8 << 5, -i8 >> 1 FROM kinds WHERE id <> 1 ORDER BY id
+SELECT g, 1 << g, -1 >> g, -12345 << g, 2147483647 << g, -2147483648 >> g, 1::int8 << g, 123456789012345::int8 << g, -123456789012345::int8 >> g FROM generate_series(0, 31) g
+SELECT g, -1::int8 << g, 9223372036854775807 << g, (-9223372036854775808)::int8 >> g, (-9223372036854775807)::int8 << g FROM generate_series(0, 63) g
+SELECT g, 1::int2 << g, 32767::int2 << g, (-32768)::int2 >> g, (-32768)::int2 << g FROM generate_series(0, 15) g
+SELECT pg_typeof(1), pg_typeof('a'), pg_typeof('a'::text), pg_typeof(NULL), pg_typeof(1.5), pg_typeof(now()), pg_typeof(ARRAY[1]), pg_typeof(true), pg_typeof(1.5::float4), pg_typeof('a'::char(3)), pg_typeof(current_date), pg_typeof(current_user)
+SELECT pg_typeof(m), pg_typeof(c), pg_typeof(v), pg_typeof(ch), pg_typeof(arr), pg_typeof(jb), pg_typeof(sum(i4)), pg_typeof(avg(i4)), pg_typeof(count(*)), pg_typeof(i2 + i4), pg_typeof(n2 * 2), pg_typeof(d + 1), pg_typeof(ts - ts), pg_typeof(extract(day from d)), pg_typeof(m)::text, pg_typeof(round(f8)) FROM kinds WHERE id = 5 GROUP BY m, c, v, ch, arr, jb, i2, i4, n2, d, ts, f8
+SELECT pg_typeof(1) = 'integer'::regtype

@@ -99,6 +99,14 @@ _MACROS: Final = (
     " WHEN system.main.power(a, b) = 0 AND a <> 0 AND NOT isinf(a) AND NOT isinf(b) THEN"
     f" {_UNDERFLOW} ELSE pg_checked(system.main.power(a, b), a, b) END",
     f"pg_exp(a) AS CASE WHEN exp(a) = 0 AND isfinite(a) THEN {_UNDERFLOW} ELSE pg_checked(exp(a), a, 0) END",
+    # The bits that a shift moves out are lost. Beyond the width, PostgreSQL's answer depends on the processor.
+    "pg_shifted(a, k, bits, value) AS CASE WHEN k < 0 OR k >= bits THEN"
+    " error('[0A000] a shift by more bits than the integer has is not supported') WHEN a IS NOT NULL THEN value END",
+    "pg_shift_left(a, k, bits) AS"
+    " pg_shifted(a, k, bits, pg_wrapped(a::HUGEINT * pow(2, k)::HUGEINT, pow(2, bits - 1)::HUGEINT))",
+    'pg_wrapped(v, half) AS system.main."%"(system.main."%"(v + half, 2 * half) + 2 * half, 2 * half) - half',
+    'pg_shift_right(a, k, bits) AS pg_shifted(a, k, bits, system.main."//"('
+    "a::HUGEINT - CASE WHEN a < 0 THEN pow(2, k)::HUGEINT - 1 ELSE 0 END, pow(2, k)::HUGEINT))",
     # Without Python where DuckDB's own functions are exact: documents whose numbers end in no zero after the point, so
     # that equal ones have equal texts; finite numerics; members that are texts, numbers or booleans.
     "pg_jsonb_key(a) AS CASE WHEN contains(a, '.') AND system.main.regexp_matches(a, '\\.[0-9]*0([],}]|$)')"

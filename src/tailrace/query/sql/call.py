@@ -135,6 +135,7 @@ class Calls:
             "to_regtype",
             "parse_ident",
             "_pg_expandarray",
+            "pg_typeof",
         ):
             return self._session_call(name, [self._expressions.translate(a, scope) for a in given])
         if name == "timezone" and len(given) == 2:
@@ -176,6 +177,11 @@ class Calls:
                 return Typed(null_of(type_) if oid is None else f"CAST({oid} AS BIGINT)", type_)
             case "parse_ident":
                 return Typed(f"parse_ident({convert(arguments[0], TEXT).sql})", array_of(TEXT), is_list=True)
+            case "pg_typeof":
+                type_ = arguments[0].type
+                if not type_.oid or arguments[0].fields:
+                    raise refuse(f"pg_typeof of {pg_type.display_name(type_)}")
+                return Typed(f"CAST({type_.oid} AS BIGINT)", pg_type.built_in("regtype"))
             case "_pg_expandarray":
                 return set_function.numbered_elements(arguments[0])
         raise refuse(name)

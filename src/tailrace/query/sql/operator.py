@@ -161,6 +161,10 @@ def _make_binary() -> dict[str, Rendering]:
         for op in "&|":
             found[f"{op}({a},{a})"] = f"({{0}} {op} {{1}})"
         found[f"#({a},{a})"] = "xor({0}, {1})"
+        bits = {"int2": 16, "int4": 32, "int8": 64}[a]
+        wide = representation(pg_type.built_in(a))
+        found[f"<<({a},int4)"] = f"CAST(pg_shift_left({{0}}, {{1}}, {bits}) AS {wide})"
+        found[f">>({a},int4)"] = f"CAST(pg_shift_right({{0}}, {{1}}, {bits}) AS {wide})"
     for op in "+-*/%":
         found[f"{op}(numeric,numeric)"] = lambda x, y, op=op: numeric_operation(op, x, y)  # type: ignore[misc]
     found["^(float8,float8)"] = "pg_power({0}, {1})"
