@@ -480,3 +480,6 @@ SELECT g, 1::int2 << g, 32767::int2 << g, (-32768)::int2 >> g, (-32768)::int2 <<
 SELECT pg_typeof(1), pg_typeof('a'), pg_typeof('a'::text), pg_typeof(NULL), pg_typeof(1.5), pg_typeof(now()), pg_typeof(ARRAY[1]), pg_typeof(true), pg_typeof(1.5::float4), pg_typeof('a'::char(3)), pg_typeof(current_date), pg_typeof(current_user)
 SELECT pg_typeof(m), pg_typeof(c), pg_typeof(v), pg_typeof(ch), pg_typeof(arr), pg_typeof(jb), pg_typeof(sum(i4)), pg_typeof(avg(i4)), pg_typeof(count(*)), pg_typeof(i2 + i4), pg_typeof(n2 * 2), pg_typeof(d + 1), pg_typeof(ts - ts), pg_typeof(extract(day from d)), pg_typeof(m)::text, pg_typeof(round(f8)) FROM kinds WHERE id = 5 GROUP BY m, c, v, ch, arr, jb, i2, i4, n2, d, ts, f8
 SELECT pg_typeof(1) = 'integer'::regtype
+SELECT array_replace(ARRAY[1,2,1], 1, 9), array_replace(ARRAY['a',NULL], NULL, 'x'), array_replace(ARRAY[1,2], NULL, 5), array_replace(NULL::int[], 1, 2), array_replace(ARRAY[1,2], 2, NULL), array_replace(ARRAY[]::int[], 1, 2)
+SELECT array_replace(arr, 1, 7), array_replace(tarr, 'x', 'y'), array_replace(arr, NULL, 0) FROM kinds ORDER BY id
+SELECT array_replace(ARRAY[1.50, 2], 1.5, 3)

@@ -209,7 +209,8 @@ def _element_search(template: str) -> Rendering:
         keys = elements(arguments[0])
         keys = keys if key == "e" else f"list_transform({keys}, lambda e: {key})"
         wanted = equality_key(replace(arguments[1], sql=_as_list_element(arguments[1]), scale=None))
-        return Typed(template.format(keys, wanted, elements(arguments[0])), result, is_list=result.element is not None)
+        given = [elements(arguments[0]), *map(_as_list_element, arguments[2:])]
+        return Typed(template.format(keys, wanted, *given), result, is_list=result.element is not None)
 
     return render
 
@@ -448,6 +449,10 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "array_remove(anycompatiblearray,anycompatible)": _element_search(
         "CASE WHEN {2} IS NOT NULL THEN"
         " list_transform(list_filter(list_zip({2}, {0}), lambda p: p[2] IS DISTINCT FROM {1}), lambda p: p[1]) END"
+    ),
+    "array_replace(anycompatiblearray,anycompatible,anycompatible)": _element_search(
+        "CASE WHEN {2} IS NOT NULL THEN list_transform(list_zip({2}, {0}),"
+        " lambda p: CASE WHEN p[2] IS NOT DISTINCT FROM {1} THEN {3} ELSE p[1] END) END"
     ),
     # Ranges
     "lower(anyrange)": _range_bound("pg_range_lower"),
