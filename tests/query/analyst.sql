@@ -483,3 +483,8 @@ SELECT pg_typeof(1) = 'integer'::regtype
 SELECT array_replace(ARRAY[1,2,1], 1, 9), array_replace(ARRAY['a',NULL], NULL, 'x'), array_replace(ARRAY[1,2], NULL, 5), array_replace(NULL::int[], 1, 2), array_replace(ARRAY[1,2], 2, NULL), array_replace(ARRAY[]::int[], 1, 2)
 SELECT array_replace(arr, 1, 7), array_replace(tarr, 'x', 'y'), array_replace(arr, NULL, 0) FROM kinds ORDER BY id
 SELECT array_replace(ARRAY[1.50, 2], 1.5, 3)
+SELECT justify_hours('36 hours'), justify_days('40 days'), justify_interval('1 mon -1 hour'), justify_interval('-1 mon 1 day 25 hours'), justify_hours('-1 day 50 hours'), justify_days('1 mon -40 days')
+SELECT justify_hours(iv), justify_days(iv), justify_interval(iv) FROM kinds ORDER BY id
+SELECT m, d, h, justify_hours(x), justify_days(x), justify_interval(x) FROM (SELECT m, d, h, make_interval(months => m, days => d, hours => h, secs => h / 7.0) AS x FROM generate_series(-2, 2) m, generate_series(-65, 65, 13) d, generate_series(-75, 75, 25) h) t ORDER BY 1, 2, 3
+SELECT m, d, h, justify_interval(x) FROM (SELECT m, d, h, make_interval(months => m, days => d, hours => h) AS x FROM generate_series(-1, 1) m, generate_series(-60, 60, 30) d, generate_series(-48, 48, 12) h) t ORDER BY 1, 2, 3
+SELECT justify_interval(max(placed_at) - min(placed_at)), sum(placed_at - joined) FROM orders JOIN customers c ON c.id = customer

@@ -143,6 +143,11 @@ _MACROS: Final = (
     "pg_interval_text(a) AS pg_interval_parts_text(pg_interval_months(a)::INTEGER, pg_interval_days(a)::INTEGER,"
     " pg_interval_us(a))",
     "pg_interval_of(p) AS to_months(p.months) + to_days(p.days) + to_microseconds(p.microseconds)",
+    *(
+        f"pg_justify_{part}(a) AS pg_interval_of(pg_justified_{part}(pg_interval_months(a)::INTEGER,"
+        " pg_interval_days(a)::INTEGER, pg_interval_us(a)))"
+        for part in ("hours", "days", "interval")
+    ),
     "pg_text_to_interval(a) AS pg_interval_of(pg_parse_interval_parts(a))",
     "pg_interval_multiply(a, n) AS CASE WHEN n = system.main.trunc(n) THEN"
     " to_months((pg_interval_months(a) * n)::INTEGER) + to_days((pg_interval_days(a) * n)::INTEGER)"

@@ -7,7 +7,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailrace.query.scalar import array_text, json_value, network, number_template, numeric, range_text, text_value
+from tailrace.query.scalar import (
+    array_text,
+    json_value,
+    justified,
+    network,
+    number_template,
+    numeric,
+    range_text,
+    text_value,
+)
 
 _ARROW: Final = {
     "VARCHAR": pa.string(), "BOOLEAN": pa.bool_(), "INTEGER": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(),
@@ -71,6 +80,9 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], Sequence[str], str]]] = {
         [TEXT],
         _PARTS,
     ),
+    "justified_hours": (justified.hours, [INT, INT, LONG], _PARTS),
+    "justified_days": (justified.days, [INT, INT, LONG], _PARTS),
+    "justified_interval": (justified.interval, [INT, INT, LONG], _PARTS),
     "interval_parts_text": (text_value.interval_text, [INT, INT, LONG], TEXT),
     "inet_parse": (network.parse_inet, [TEXT], TEXT),
     "cidr_parse": (network.parse_cidr, [TEXT], TEXT),

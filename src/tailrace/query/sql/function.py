@@ -420,6 +420,7 @@ FUNCTIONS: Final[dict[str, Rendering]] = {
     "make_date(int4,int4,int4)": "make_date(pg_year({0}), {1}, {2})",
     "make_timestamp(int4,int4,int4,int4,int4,float8)": "make_timestamp(pg_year({0}), {1}, {2}, {3}, {4}, {5})",
     "make_time(int4,int4,float8)": "make_time({0}, {1}, {2})",
+    **{f"justify_{part}(interval)": f"pg_justify_{part}({{0}})" for part in ("hours", "days", "interval")},
     "isfinite(date)": "isfinite({0})",
     "isfinite(timestamp)": "isfinite({0})",
     "isfinite(timestamptz)": "isfinite({0})",
