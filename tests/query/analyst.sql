@@ -488,3 +488,7 @@ SELECT justify_hours(iv), justify_days(iv), justify_interval(iv) FROM kinds ORDE
 SELECT m, d, h, justify_hours(x), justify_days(x), justify_interval(x) FROM (SELECT m, d, h, make_interval(months => m, days => d, hours => h, secs => h / 7.0) AS x FROM generate_series(-2, 2) m, generate_series(-65, 65, 13) d, generate_series(-75, 75, 25) h) t ORDER BY 1, 2, 3
 SELECT m, d, h, justify_interval(x) FROM (SELECT m, d, h, make_interval(months => m, days => d, hours => h) AS x FROM generate_series(-1, 1) m, generate_series(-60, 60, 30) d, generate_series(-48, 48, 12) h) t ORDER BY 1, 2, 3
 SELECT justify_interval(max(placed_at) - min(placed_at)), sum(placed_at - joined) FROM orders JOIN customers c ON c.id = customer
+SELECT 1 UNION SELECT 1.0 ORDER BY 1
+SELECT 1.0 UNION SELECT 1 UNION SELECT 2.50 UNION SELECT 2.5 ORDER BY 1
+SELECT count(*) FROM (SELECT rate FROM orders UNION SELECT amount FROM orders) t
+(WITH a AS (SELECT 1.50 AS x) SELECT x FROM a) UNION (WITH b AS (SELECT 1.5 AS x) SELECT x FROM b)

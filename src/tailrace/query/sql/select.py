@@ -91,7 +91,10 @@ class QueryTranslator:
         if is_simple or (is_all and word == "UNION"):
             sql = f"({arms[0]}) {word} {'ALL ' if is_all else ''}({arms[1]})"
         elif word == "UNION":
-            sql = f"SELECT DISTINCT ON ({', '.join(keys)}) * FROM (({arms[0]}) UNION ALL ({arms[1]})) AS _u"
+            # Of equal values with different texts, the first query's is shown, as PostgreSQL does when it hashes.
+            first, second = (f"SELECT *, {n} AS _arm FROM ({arm}) AS _a" for n, arm in enumerate(arms, 1))
+            distinct = f"SELECT DISTINCT ON ({', '.join(keys)}) * EXCLUDE (_arm)"
+            sql = f"{distinct} FROM (({first}) UNION ALL ({second})) AS _u ORDER BY _arm"
         else:
             raise refuse(f"{word} of these types", "Cast numerics to a fixed scale, or use EXISTS.")
         columns = [
