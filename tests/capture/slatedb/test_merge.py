@@ -19,6 +19,7 @@ from tests.fixtures.store import StoreAddress
 from tailrace.capture.slatedb import merge_resolver
 from tailrace.capture.slatedb.bootstrap import SlateDbBootstrap
 from tailrace.capture.slatedb.check import inspect_slatedb
+from tailrace.capture.slatedb.database import SlateDatabase
 from tailrace.capture.slatedb.merge_resolver import MergeResolver
 from tailrace.capture.slatedb.session import open_database
 from tailrace.capture.slatedb.wal_converter import ResumeToken
@@ -254,11 +255,51 @@ def test_a_checkpoint_that_is_gone_needs_a_snapshot(merging: Scene, directory: P
         assert merging.state() == writer.scan() == {b"a": b"1234"}
 
 
+def test_checkpoints_of_a_process_that_was_killed_are_deleted(
+    merging: Scene,
+    directory: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with DatabaseWriter(directory) as writer:
+        writer.merge(b"a", b"1")
+        writer.flush()
+        merging.capture()
+        database, used = open_database(_source(merging)), _checkpoint_id(merging)
+        # As if it was killed before the log named newer ones.
+        next = database.create_checkpoint(follows=used)
+        last = database.create_checkpoint(follows=next.id)
+        of_another_log = database.create_checkpoint()
+        others = {database.create_checkpoint(follows=of_another_log.id).id, of_another_log.id}
+        assert database.related_checkpoints(used) == {next.id, last.id}
+        merging.capture()
+        assert database.related_checkpoints(used) == {next.id, last.id}, "another capture may run"
+        writer.merge(b"a", b"2")
+        writer.flush()
+        merging.capture()
+        assert database.related_checkpoints(used) == set()
+        assert {id for id in others | {used} if database.find_checkpoint(id) is not None} == others | {used}
+        # As if it was killed after the log named a newer one.
+        writer.flush_table()
+        with monkeypatch.context() as patch:
+            patch.setattr(merge_resolver, "_LEAST_MOVE_S", 0.0)
+            patch.setattr(merge_resolver, "_MOVE_S", 0.0)
+            patch.setattr(SlateDatabase, "delete_checkpoint", lambda *_: None)
+            writer.merge(b"a", b"3")
+            writer.flush()
+            merging.capture()
+        newer = _checkpoint_id(merging)
+        assert used in database.related_checkpoints(newer)
+        writer.merge(b"a", b"4")
+        writer.flush()
+        merging.capture()
+        assert database.related_checkpoints(newer) == set()
+        assert merging.state() == writer.scan() == {b"a": b"1234"}
+
+
 def _delete_checkpoint(scene: Scene) -> None:  # noqa: F811
     database = open_database(_source(scene))
-    checkpoint = database.find_checkpoint(_checkpoint_id(scene))
-    assert checkpoint is not None
-    database.delete_checkpoint(checkpoint)
+    assert database.find_checkpoint(_checkpoint_id(scene)) is not None
+    database.delete_checkpoint(_checkpoint_id(scene))
 
 
 def _source(scene: Scene) -> SlateDbSettings:  # noqa: F811

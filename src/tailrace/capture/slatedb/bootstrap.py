@@ -78,7 +78,7 @@ def take_snapshot(
             chunks.append(replace(chunk, name=name))
     finally:
         with contextlib.suppress(TailraceError):  # it expires
-            database.delete_checkpoint(checkpoint)
+            database.delete_checkpoint(checkpoint.id)
     snapshot = TableSnapshot(
         id=id,
         relation=relation,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -27,6 +27,10 @@ _REFRESH_S: Final = 300.0
 _SCAN_ROWS: Final = 4096
 _READ_AHEAD_BYTES: Final = 4 << 20
 _CONCURRENT_READS: Final = 64
+
+_NAME: Final = "tailrace"
+_FOLLOWER: Final = f"{_NAME} after "
+"""A checkpoint's name, followed by the id of the one that it replaces. A process that was killed leaves both."""
 
 MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
 """Returns the new value, from key, existing value or None, and operand."""
@@ -81,20 +85,30 @@ class SlateDatabase:
             id -= 1
 
     def create_checkpoint(
-        self, lifetime_ms: int = _LIFETIME_MS, source: DatabaseCheckpoint | None = None
+        self,
+        lifetime_ms: int = _LIFETIME_MS,
+        source: DatabaseCheckpoint | None = None,
+        follows: str | None = None,
     ) -> DatabaseCheckpoint:
-        """Create a checkpoint: of the newest state, or of the same state as another checkpoint."""
-        return self._run(self._create_checkpoint(lifetime_ms, source))
+        """Create a checkpoint: of the newest state, or of the same state as another checkpoint.
+
+        `follows` is the id of the checkpoint that it will replace.
+        """
+        return self._run(self._create_checkpoint(lifetime_ms, source, follows))
 
     def find_checkpoint(self, id: str) -> DatabaseCheckpoint | None:
         """None if it does not exist, because it was deleted or has expired."""
         return self._run(self._find_checkpoint(id))
 
+    def related_checkpoints(self, id: str) -> set[str]:
+        """The ids of the checkpoints that still exist of those that one followed, and of those that follow it."""
+        return _related(id, self._run(self._names()))
+
     def refresh_checkpoint(self, checkpoint: DatabaseCheckpoint, lifetime_ms: int) -> None:
         self._run(self._admin().refresh_checkpoint(checkpoint.id, lifetime_ms))
 
-    def delete_checkpoint(self, checkpoint: DatabaseCheckpoint) -> None:
-        self._run(self._admin().delete_checkpoint(checkpoint.id))
+    def delete_checkpoint(self, id: str) -> None:
+        self._run(self._admin().delete_checkpoint(id))
 
     def scan(self, checkpoint: DatabaseCheckpoint) -> Iterator[ScannedRows]:
         """All rows with a sequence number up to the checkpoint's `last_l0_seq`, without those that are expired."""
@@ -123,10 +137,14 @@ class SlateDatabase:
         found = await self._admin().read_manifest(None)
         return 0 if found is None else found.id
 
-    async def _create_checkpoint(self, lifetime_ms: int, source: DatabaseCheckpoint | None) -> DatabaseCheckpoint:
+    async def _create_checkpoint(
+        self, lifetime_ms: int, source: DatabaseCheckpoint | None, follows: str | None
+    ) -> DatabaseCheckpoint:
         await self._read_manifest(None)
         options = self._uniffi.CheckpointOptions(
-            lifetime_ms=lifetime_ms, source=None if source is None else source.id, name="tailrace"
+            lifetime_ms=lifetime_ms,
+            source=None if source is None else source.id,
+            name=_NAME if follows is None else f"{_FOLLOWER}{follows}",
         )
         created = await self._admin().create_detached_checkpoint(options)
         return DatabaseCheckpoint(created.id, await self._read_manifest(created.manifest_id))
@@ -137,6 +155,10 @@ class SlateDatabase:
             if found.id == id:
                 return DatabaseCheckpoint(id, await self._read_manifest(found.manifest_id))
         return None
+
+    async def _names(self) -> dict[str, str | None]:
+        """The names of the database's checkpoints, by their ids."""
+        return {found.id: found.name for found in await self._admin().list_checkpoints(None)}
 
     def open_checkpoint(self, checkpoint: DatabaseCheckpoint) -> CheckpointReader:
         """Reads single rows of a checkpoint."""
@@ -230,6 +252,16 @@ class SlateDatabase:
             if "merge operator" in text.lower():
                 hint = 'the database has merges: set [source] merge_operator = "module:function"'
             raise SourceRefused(f"SlateDB: {text}", hint) from error
+
+
+def _related(id: str, names: Mapping[str, str | None]) -> set[str]:
+    followed = {one: name.removeprefix(_FOLLOWER) for one, name in names.items() if name and name.startswith(_FOLLOWER)}
+    related, new = {id}, {id}
+    while new:
+        new = {followed[one] for one in new if one in followed} | {one for one in followed if followed[one] in new}
+        new -= related
+        related |= new
+    return related & names.keys() - {id}
 
 
 def _manifest(found: Any) -> Manifest:

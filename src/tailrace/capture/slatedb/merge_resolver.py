@@ -140,6 +140,7 @@ class MergeResolver:
         name: What errors call the operator.
         relation: The database's relation.
         checkpoint: One whose boundary the log's end has reached.
+        end: The log's end.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class MergeResolver:
         name: str,
         relation: Relation,
         checkpoint: DatabaseCheckpoint,
+        end: Lsn,
     ) -> None:
         self._database = database
         self._merge = merge
@@ -160,7 +162,8 @@ class MergeResolver:
         self._checkpoint = checkpoint
         self._next: DatabaseCheckpoint | None = None
         """A checkpoint whose boundary capture has not reached."""
-        self._retired: list[tuple[DatabaseCheckpoint, int]] = []
+        # Left by a process that was killed. Once the log goes on, no other process can use them.
+        self._retired = [(id, int(end)) for id in database.related_checkpoints(checkpoint.id)]
         """Checkpoints that are not used, each with the sequence number that must be durable before it is deleted."""
         self._reader: CheckpointReader | None = None
         self._moved_at = time.monotonic()
@@ -211,12 +214,12 @@ class MergeResolver:
             self._moved_at = now
             if self._database.newest().last_l0_seq <= self._checkpoint.manifest.last_l0_seq:
                 return
-            self._next = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS)
+            self._next = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS, follows=self._checkpoint.id)
         boundary = self._next.manifest.last_l0_seq
         if boundary > seq:
             return
         with self._lock:
-            self._retired.append((self._checkpoint, seq))
+            self._retired.append((self._checkpoint.id, seq))
             self._checkpoint, self._next = self._next, None
         _log.debug("merges are resolved from the database as of %s on", Lsn(boundary + 1))
         self._close_reader()
@@ -226,16 +229,16 @@ class MergeResolver:
         """Keep the checkpoints that are needed, and delete others. Called by the capture loop."""
         now = time.monotonic()
         with self._lock:
-            unneeded = [checkpoint for checkpoint, seq in self._retired if durable_lsn > seq]
-            self._retired = [(checkpoint, seq) for checkpoint, seq in self._retired if durable_lsn <= seq]
+            unneeded = [id for id, seq in self._retired if durable_lsn > seq]
+            self._retired = [(id, seq) for id, seq in self._retired if durable_lsn <= seq]
             needed = [self._checkpoint, *([self._next] if self._next is not None else [])]
         if now - self._refreshed_at > _REFRESH_S or not self._refreshed_at:
             for checkpoint in needed:
                 self._database.refresh_checkpoint(checkpoint, CHECKPOINT_LIFETIME_MS)
             self._refreshed_at = now
-        for checkpoint in unneeded:
+        for id in unneeded:
             with contextlib.suppress(TailraceError):  # it expires
-                self._database.delete_checkpoint(checkpoint)
+                self._database.delete_checkpoint(id)
 
     def close(self) -> None:
         self._close_reader()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from tailrace.capture.slatedb.database import DatabaseCheckpoint, Manifest, MergeOperator, SlateDatabase
-from tailrace.capture.slatedb.merge_resolver import CHECKPOINT_LIFETIME_MS, MergeResolver
+from tailrace.capture.slatedb.merge_resolver import MergeResolver
 from tailrace.capture.slatedb.relation import relation_of
 from tailrace.capture.slatedb.wal_converter import ResumeToken, WalConverter
 from tailrace.capture.slatedb.wal_stream import NEW_STORE, WalStream, gap_error
@@ -152,8 +152,9 @@ class SlateDbSession:
         token = ResumeToken(manifest.replay_after_wal_id)
         if self._settings.merge_operator is not None:
             # One of its own, because the snapshot deletes its checkpoint.
-            base = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS, checkpoint)
-            self._resolver = self._resolver_at(base)
+            follows = None if writer.resume is None else ResumeToken.parse(writer.resume).checkpoint
+            base = self._database.create_checkpoint(source=checkpoint, follows=follows)
+            self._resolver = self._resolver_at(base, lsn)
             token = replace(token, checkpoint=base.id)
         source_record.begin(self._store, writer, lsn, token.to_text())
         _log.info("the log begins at %s, after WAL file %d", lsn, token.wal_id)
@@ -183,9 +184,9 @@ class SlateDbSession:
             return None
         base = None if token.checkpoint is None else self._database.find_checkpoint(token.checkpoint)
         if base is None:
-            base = self._database.create_checkpoint(CHECKPOINT_LIFETIME_MS)
+            base = self._database.create_checkpoint(follows=token.checkpoint)
             if base.manifest.last_l0_seq >= writer.end_lsn:
-                self._database.delete_checkpoint(base)
+                self._database.delete_checkpoint(base.id)
                 if accept_gap:
                     return self._begin_at_checkpoint(writer)
                 raise GapError(
@@ -193,15 +194,16 @@ class SlateDbSession:
                     "that still exists, and its sorted tables hold later writes",
                     "to continue with a new snapshot: tailrace capture --accept-gap",
                 )
-        self._resolver = self._resolver_at(base)
+        self._resolver = self._resolver_at(base, writer.end_lsn)
         self._resolver.load(LogReader(self._store), writer.end_lsn)
         return None
 
-    def _resolver_at(self, base: DatabaseCheckpoint) -> MergeResolver:
+    def _resolver_at(self, base: DatabaseCheckpoint, end: Lsn) -> MergeResolver:
         operator = merge_operator(self._settings)
         assert operator is not None
         assert self._settings.merge_operator is not None
-        return MergeResolver(self._database, operator, self._settings.merge_operator, relation_of(self._settings), base)
+        name, relation = self._settings.merge_operator, relation_of(self._settings)
+        return MergeResolver(self._database, operator, name, relation, base, end)
 
     def _is_bypassed(self, token: ResumeToken, writer: LogWriter) -> bool:
         """Whether sorted tables hold writes that the WAL after the token does not have. Reads it to its end."""
