@@ -56,8 +56,8 @@ def with_lag(sink: SinkStatus, measured: MeasuredSink | None) -> SinkStatus:
         return replace(sink, lag_bytes=UNKNOWN.bytes, lag_seconds=UNKNOWN.seconds)
     cursor = measured.cursor if sink.cursor is None else sink.cursor
     lag = measured.backlog.lag(cursor, time.time())
-    if sink.state == "new" and not lag.bytes:
-        lag = UNKNOWN  # most sinks begin with the snapshots, which are not in the log
+    if sink.state == "new" and (not lag.bytes or lag.seconds == 0):
+        lag = UNKNOWN  # it lacks no change, but nobody knows which snapshots it has to load
     return replace(
         sink,
         cursor=None if sink.state == "new" else cursor,

@@ -39,6 +39,7 @@ from tailrace.log.decoding import ChangeFilter, TableChanges
 from tailrace.log.reader import LogReader
 from tailrace.log.snapshot import SnapshotReader
 from tailrace.log.verify import verify
+from tailrace.ops.probe import sink_statuses
 from tailrace.settings.slatedb import SlateDbSettings, ValueSettings
 from tailrace.sinks.nats.message_id import MessageIds
 from tailrace.slatedb.wal_reader import WalReader
@@ -474,9 +475,11 @@ def test_check_reports_the_wal(scene: Scene, directory: Path) -> None:
     assert not can_run(inspect_slatedb(scene.settings))
     with DatabaseWriter(directory) as writer:
         writer.put(b"a", b"1")
-        writer.flush()
+        writer.flush_table()
         assert can_run(inspect_slatedb(scene.settings)), "capture starts the log"
         scene.capture()
+        (new,) = sink_statuses(scene.store, [{"name": "mirror", "type": "postgres"}])
+        assert (new.lag_bytes, new.lag_seconds) == (None, None), "it lacks the snapshot"
         (finding,) = inspect_slatedb(scene.settings)
         assert finding.severity is Severity.NOTE
         status = slatedb_status(scene.settings, scene.store)
