@@ -46,6 +46,8 @@ class LoadMeter:
         with self._lock:
             self._committed += self._step_rows
             self._step_rows, self._parts = 0, {}
+            if self._committed >= self._total:
+                self._started_at = None
 
     def end(self) -> None:
         """There is nothing left to load."""
