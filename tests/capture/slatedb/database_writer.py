@@ -84,8 +84,12 @@ class DatabaseWriter:
     def delete(self, key: bytes) -> None:
         self.run(self.db.delete(key))
 
-    def merge(self, key: bytes, operand: bytes) -> None:
-        self.run(self.db.merge(key, operand))
+    def merge(self, key: bytes, operand: bytes, ttl_ms: int | None = None) -> None:
+        if ttl_ms is None:
+            self.run(self.db.merge(key, operand))
+            return
+        options = uniffi.MergeOptions(ttl=uniffi.Ttl.EXPIRE_AFTER_MILLIS(ttl_ms))
+        self.run(self.db.merge_with_options(key, operand, options, uniffi.WriteOptions()))
 
     def write(self, puts: dict[bytes, bytes], deletes: tuple[bytes, ...] = ()) -> None:
         """One batch."""
@@ -109,14 +113,19 @@ class DatabaseWriter:
         binding.collect_garbage(self.directory)
 
     def scan(self) -> dict[bytes, bytes]:
-        async def rows() -> dict[bytes, bytes]:
+        return {key: value for key, (value, _) in self.scan_with_expiry().items()}
+
+    def scan_with_expiry(self) -> dict[bytes, tuple[bytes, int | None]]:
+        """Values, and when they expire in milliseconds since 1970."""
+
+        async def rows() -> dict[bytes, tuple[bytes, int | None]]:
             iterator = await self.db.scan(EVERYTHING)
-            found: dict[bytes, bytes] = {}
+            found: dict[bytes, tuple[bytes, int | None]] = {}
             while batch := await iterator.next_batch(1000):
-                found |= {row.key: row.value for row in batch}
+                found |= {row.key: (row.value, row.expire_ts) for row in batch}
             return found
 
-        found: dict[bytes, bytes] = self.run(rows())
+        found: dict[bytes, tuple[bytes, int | None]] = self.run(rows())
         return found
 
     async def _open(self) -> Any:
@@ -147,7 +156,8 @@ class RandomWrites:
         chance = self._chance
         for _ in range(count):
             if self._has_merges and chance.random() < 0.5:
-                writer.merge(self._key(), chance.randbytes(chance.choice([1, 5])))
+                ttl_ms = chance.choice([None, 10**9, 2 * 10**9]) if self._has_ttl else None
+                writer.merge(self._key(), chance.randbytes(chance.choice([1, 5])), ttl_ms)
             match chance.randrange(8):
                 case 0 | 1 | 2 | 3:
                     writer.put(self._key(), self._value(), 10**9 if self._has_ttl and chance.random() < 0.2 else None)

@@ -26,6 +26,7 @@ from tailrace.capture.slatedb import wal_converter, wal_stream
 from tailrace.capture.slatedb.bootstrap import SlateDbBootstrap
 from tailrace.capture.slatedb.check import inspect_slatedb, slatedb_status
 from tailrace.capture.slatedb.database import SlateDatabase
+from tailrace.capture.slatedb.expiry import expiry_ms
 from tailrace.capture.slatedb.session import SlateDbSession
 from tailrace.capture.slatedb.wal_converter import ResumeToken
 from tailrace.capture.slatedb.wal_stream import WalStream
@@ -82,13 +83,18 @@ class Scene:
 
     def state(self) -> dict[bytes, bytes]:
         """The rows of snapshot and log."""
+        return {key: value for key, (value, _) in self.state_with_expiry().items()}
+
+    def state_with_expiry(self) -> dict[bytes, tuple[bytes, int | None]]:
         reader = self.reader()
         state = table_state.find(reader, "slatedb", "users")
-        found: dict[bytes, bytes] = {}
+        found: dict[bytes, tuple[bytes, int | None]] = {}
         for part in range(2):
             for images in table_state.rows(state, reader, part, 2):
                 batch = images.batch
-                rows = dict(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+                expiries = expiry_ms(batch["expires_at"]).to_pylist()
+                values = zip(batch["value"].to_pylist(), expiries, strict=True)
+                rows = dict(zip(batch["key"].to_pylist(), values, strict=True))
                 assert not rows.keys() & found.keys()
                 found |= rows
         return found
@@ -247,6 +253,9 @@ def test_wal_in_a_store_of_its_own_is_captured(scene: Scene, directory: Path, tm
     own = scene.with_source(wal_url=(wal / str(directory).strip("/")).as_uri())
     with DatabaseWriter(directory, wal) as writer:
         writes.run(writer, 40)
+        with pytest.raises(SourceRefused, match="has no WAL file") as raised:
+            scene.capture()
+        assert "wal_url" in raised.value.hint
         own.capture()
         writes.run(writer, 40)
         own.capture()
@@ -320,9 +329,8 @@ def test_fenced_writer_that_is_still_alive_adds_nothing(scene: Scene, directory:
         scene.capture()
         with DatabaseWriter(directory) as second:
             first.is_fenced = True
-            first.put(b"a", b"of the fenced writer")
-            with pytest.raises(uniffi.Error):
-                first.flush()
+            with pytest.raises(uniffi.Error):  # by either, depending on when it notices
+                first.put(b"a", b"of the fenced writer"), first.flush()
             second.put(b"b", b"2")
             second.flush()
             scene.capture()
@@ -473,6 +481,8 @@ def test_what_sinks_of_changes_derive_from_lsns(scene: Scene, directory: Path) -
 
 def test_check_reports_the_wal(scene: Scene, directory: Path) -> None:
     assert not can_run(inspect_slatedb(scene.settings))
+    (finding,) = inspect_slatedb(scene.with_source(url="http://example.org/db").settings)
+    assert "unknown scheme 'http'" in finding.message
     with DatabaseWriter(directory) as writer:
         writer.put(b"a", b"1")
         writer.flush_table()

@@ -47,15 +47,14 @@ def test_destinations_equal_the_scan(
     monkeypatch.setattr(merge_resolver, "_LEAST_MOVE_S", 0.0)
     monkeypatch.setattr(merge_resolver, "_MOVE_S", 0.0)
     driver = DeliveryDriver(Mirror(database), merging.settings.store)
-    writes = RandomWrites(seed, 20, has_ttl=False, has_merges=True)
+    writes = RandomWrites(seed, 20, has_merges=True)
     with DatabaseWriter(directory) as writer:
         writes.run(writer, 60)
         for _ in range(4):
             merging.capture()
             merging.deliver(driver)
-            rows = writer.scan()
-            assert merging.state() == rows
-            assert mirrored(database) == rows
+            assert merging.state_with_expiry() == writer.scan_with_expiry()
+            assert mirrored(database) == writer.scan()
             writes.run(writer, 60)
     merging.assert_sound()
     assert open_database(_source(merging)).find_checkpoint(_checkpoint_id(merging)) is not None

@@ -14,14 +14,16 @@ from tests.slatedb.test_wal_reader import LateStore
 
 from slatedb import uniffi
 from tailrace.capture.capture import Capture
+from tailrace.capture.slatedb import database as slate_database
 from tailrace.capture.slatedb import wal_stream
 from tailrace.capture.slatedb.check import inspect_slatedb, slatedb_status
 from tailrace.capture.slatedb.database import Manifest, SlateDatabase
 from tailrace.capture.slatedb.session import open_wal
 from tailrace.capture.slatedb.wal_converter import ResumeToken, WalPortion
 from tailrace.capture.slatedb.wal_stream import WalStream
-from tailrace.errors import GapError, WrongSource
+from tailrace.errors import GapError, SourceError, WrongSource
 from tailrace.finding import can_run
+from tailrace.settings.slatedb import SlateDbSettings
 from tailrace.slatedb.wal_reader import WalReader
 
 
@@ -192,6 +194,16 @@ class NoManifests:
 
     def newest_first(self) -> Iterator[Manifest]:
         yield self.newest()
+
+
+def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binding itself repeats its requests for ever."""
+    monkeypatch.setattr(slate_database, "_TIMEOUT_S", 0.5)
+    options = {"endpoint": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b", "region": "c"}
+    database = SlateDatabase(SlateDbSettings(url="s3://bucket/db", name="users", options=options))
+    with pytest.raises(SourceError, match="did not respond") as raised:
+        database.create_checkpoint()
+    assert raised.value.retry
 
 
 def test_a_file_that_appears_during_the_listing_is_no_gap() -> None:

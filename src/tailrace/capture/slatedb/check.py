@@ -6,7 +6,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.capture.slatedb.database import SlateDatabase
-from tailrace.capture.slatedb.session import lacks_nothing, lost_files, merge_operator, open_database, open_wal
+from tailrace.capture.slatedb.session import (
+    NO_WAL,
+    NO_WAL_HINT,
+    lacks_nothing,
+    lost_files,
+    merge_operator,
+    open_database,
+    open_wal,
+)
 from tailrace.capture.slatedb.value_decoder import ValueDecoder
 from tailrace.capture.slatedb.wal_converter import ResumeToken
 from tailrace.capture.slatedb.wal_stream import gap_error
@@ -31,22 +39,13 @@ def inspect_slatedb(settings: Settings) -> list[Finding]:
     findings: list[Finding] = []
     try:
         merge_operator(source)
+        files = open_wal(source).list()
         manifest = open_database(source).newest()
-        wal = open_wal(source)
-        files = wal.list()
         findings += _value_findings(source, subject)
     except TailraceError as error:
         return [Finding(Severity.ERROR, subject, f"cannot be read: {error} ({error.hint})")]
     if not files:
-        findings.append(
-            Finding(
-                Severity.ERROR,
-                subject,
-                "has no WAL file: the WAL is switched off, or it is in a store of its own",
-                "wal_enabled in the writer's settings, or [source] wal_url",
-            )
-        )
-        return findings
+        return [*findings, Finding(Severity.ERROR, subject, NO_WAL, NO_WAL_HINT)]
     oldest = files[0].metadata()
     findings.append(
         Finding(

@@ -27,6 +27,8 @@ _REFRESH_S: Final = 300.0
 _SCAN_ROWS: Final = 4096
 _READ_AHEAD_BYTES: Final = 4 << 20
 _CONCURRENT_READS: Final = 64
+_TIMEOUT_S: Final = 60.0
+"""The binding repeats a request for ever if the store refuses or does not answer it."""
 
 _NAME: Final = "tailrace"
 _FOLLOWER: Final = f"{_NAME} after "
@@ -117,7 +119,7 @@ class SlateDatabase:
         try:
             while True:
                 with self._errors():
-                    found = loop.run_until_complete(anext(rows, None))
+                    found = loop.run_until_complete(asyncio.wait_for(anext(rows, None), _TIMEOUT_S))
                 if found is None:
                     return
                 yield found
@@ -204,7 +206,8 @@ class SlateDatabase:
                     await self._admin().refresh_checkpoint(checkpoint.id, _LIFETIME_MS)
                     refreshed_at = time.monotonic()
         finally:
-            await reader.shutdown()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reader.shutdown(), _TIMEOUT_S)
 
     def _admin(self) -> Any:
         store, path = self._store(self._settings.url)
@@ -221,6 +224,10 @@ class SlateDatabase:
             return uniffi.ObjectStore.resolve("file:///"), path
         kinds = uniffi.ObjectStoreType
         kind = {"s3": kinds.S3, "gs": kinds.GCS, "az": kinds.AZURE, "abfs": kinds.AZURE, "abfss": kinds.AZURE}
+        if parts.scheme not in kind:
+            raise ConfigError(
+                f"SlateDB database {url}: unknown scheme {parts.scheme!r}", "use file://, s3://, gs:// or az://"
+            )
         builder = uniffi.ObjectStoreBuilder.from_env(kind[parts.scheme])
         builder.with_url(f"{parts.scheme}://{parts.netloc}")
         options = dict(self._settings.options)
@@ -232,7 +239,7 @@ class SlateDatabase:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._errors():
-            return asyncio.run(work)
+            return asyncio.run(asyncio.wait_for(work, _TIMEOUT_S))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -242,6 +249,12 @@ class SlateDatabase:
             yield
         except TailraceError:
             raise
+        except TimeoutError:
+            raise SourceError(
+                f"{self._settings.url}: SlateDB did not respond within {_TIMEOUT_S:.0f} s: the store is not "
+                "reachable, or denies Tailrace the right to write a manifest",
+                "retrying automatically; a checkpoint changes the database's manifest",
+            ) from None
         except (errors.Unavailable, errors.Closed) as error:
             raise SourceError(
                 f"SlateDB: {error}", "retrying automatically; check that the store is reachable"
@@ -283,7 +296,7 @@ class CheckpointReader:
             durability_filter=uniffi.DurabilityLevel.MEMORY, dirty=False, cache_blocks=False
         )
         with errors():
-            self._reader = self._loop.run_until_complete(opened)
+            self._reader = self._loop.run_until_complete(asyncio.wait_for(opened, _TIMEOUT_S))
 
     def get(self, keys: list[bytes]) -> list[tuple[bytes, int | None] | None]:
         """For each key, its value and expiry; None if there is no row."""
@@ -292,7 +305,7 @@ class CheckpointReader:
 
     def close(self) -> None:
         with self._errors():
-            self._loop.run_until_complete(self._reader.shutdown())
+            self._loop.run_until_complete(asyncio.wait_for(self._reader.shutdown(), _TIMEOUT_S))
         self._loop.close()
 
     async def _get(self, keys: list[bytes]) -> list[tuple[bytes, int | None] | None]:
@@ -300,7 +313,8 @@ class CheckpointReader:
         for start in range(0, len(keys), _CONCURRENT_READS):
             part = keys[start : start + _CONCURRENT_READS]
             reads = (self._reader.get_key_value_with_options(key, self._options) for key in part)
-            found += [None if row is None else (row.value, row.expire_ts) for row in await asyncio.gather(*reads)]
+            rows = await asyncio.wait_for(asyncio.gather(*reads), _TIMEOUT_S)
+            found += [None if row is None else (row.value, row.expire_ts) for row in rows]
         return found
 
 

@@ -17,7 +17,7 @@ from tailrace.capture.slatedb.relation import relation_of
 from tailrace.capture.slatedb.wal_converter import ResumeToken, WalConverter
 from tailrace.capture.slatedb.wal_stream import NEW_STORE, WalStream, gap_error
 from tailrace.change import Lsn
-from tailrace.errors import ConfigError, GapError, TailraceError, WrongSource
+from tailrace.errors import ConfigError, GapError, SourceRefused, TailraceError, WrongSource
 from tailrace.log import source_record
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SourceIdentity
@@ -30,6 +30,8 @@ from tailrace.store import Store
 _log = logging.getLogger("tailrace.capture")
 
 KIND: Final = "slatedb"
+NO_WAL: Final = "has no WAL file: the WAL is switched off, or it is in a store of its own"
+NO_WAL_HINT: Final = "set wal_enabled in the writer's settings, or [source] wal_url"
 
 
 class CheckpointSnapshots(Protocol):
@@ -125,6 +127,9 @@ class SlateDbSession:
     def begin(self, writer: LogWriter, *, accept_gap: bool) -> None:
         if writer.last_source is not None:
             _check_identity(writer.source, writer.last_source)
+        if writer.is_empty and not self._wal.list():
+            self._database.newest()  # raises if there is no database at all
+            raise SourceRefused(f"slatedb.{self._settings.name} {NO_WAL}", NO_WAL_HINT)
         checkpoint = self._begin_at_checkpoint(writer) if writer.is_empty else self._continue(writer, accept_gap)
         if self._snapshots is not None:
             self._snapshots.begin(checkpoint, source_record.begins_at(self._store))
