@@ -38,7 +38,7 @@ from tailrace.log import decoding, planner, source_record
 from tailrace.log.change_text import to_json
 from tailrace.log.decoding import ChangeFilter, TableChanges
 from tailrace.log.reader import LogReader
-from tailrace.log.snapshot import SnapshotReader
+from tailrace.log.snapshot import SnapshotReader, announcement
 from tailrace.log.verify import verify
 from tailrace.ops.probe import sink_statuses
 from tailrace.settings.slatedb import SlateDbSettings, ValueSettings
@@ -169,7 +169,10 @@ def test_destinations_equal_the_scan(
             assert replayed(files) == expected
             writes.run(writer, 60)
     scene.assert_sound()
-    assert len(SnapshotReader(scene.store).list()) == 1
+    (snapshot,) = SnapshotReader(scene.store).list()
+    announced = announcement(scene.store)
+    assert announced is not None
+    assert json.loads(announced)["id"] == snapshot.id
 
 
 def test_snapshots_under_load_are_exact(scene: Scene, directory: Path) -> None:

@@ -90,6 +90,8 @@ def take_snapshot(
         store=store,
     )
     store.create(f"{prefix}/{format_.META}", snapshot.to_json().encode())
+    with contextlib.suppress(TailraceError):  # then sinks find it a few seconds later
+        format_.announce(store, snapshot)
     progress.tables_done = 1
     _log.info("%s: %s at %s", relation.qualified_name, count(snapshot.rows, "row"), snapshot.lsn)
     return snapshot
