@@ -333,7 +333,7 @@ def test_fenced_writer_that_is_still_alive_adds_nothing(scene: Scene, directory:
         with DatabaseWriter(directory) as second:
             first.is_fenced = True
             with pytest.raises(uniffi.Error):  # by either, depending on when it notices
-                first.put(b"a", b"of the fenced writer"), first.flush()
+                RandomWrites(1).run(first, 1)
             second.put(b"b", b"2")
             second.flush()
             scene.capture()
