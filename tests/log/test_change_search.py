@@ -78,12 +78,15 @@ def test_all_matches_are_found_newest_first(tmp_path: Path, seed: int) -> None:
         ChangeCriteria(since=times[len(times) // 3], until=times[2 * len(times) // 3]),
     ):
         expected = [change for change in reversed(changes) if _meets(change, criteria)]
-        for limits in (SearchLimits(1_000_000), SearchLimits(7), SearchLimits(9, bytes=1), SearchLimits(9, seconds=0)):
+        for limits in (SearchLimits(1_000_000), SearchLimits(7), SearchLimits(9, seconds=0)):
             results = list(_walk(reader, criteria, limits))
             found = [each.change for result in results for each in result.found]
             assert [c.position for c in found] == [c.position for c in expected], (criteria, limits)
             assert found == expected
             assert all(len(result.found) <= limits.changes for result in results)
+            left = [result.segments_left for result in results]
+            assert left == sorted(left, reverse=True)
+            assert left[-1] == 0
 
 
 def test_what_is_not_committed_is_not_found(tmp_path: Path) -> None:

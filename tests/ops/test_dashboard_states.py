@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,9 @@ from tailrace.capture.postgres.uncaptured import UncapturedTable
 from tailrace.delivery import control, dead_letters
 from tailrace.delivery.status import Condition, SinkStatus
 from tailrace.embedded.process import wait_until
+from tailrace.log.change_search import search_back
+from tailrace.log.reader import LogReader
+from tailrace.ops import explorer
 from tailrace.settings import Secret
 
 
@@ -178,6 +182,38 @@ def test_changes_are_found_by_time_and_transaction(scene: DashboardScene, page: 
         page.wait_for("The log has no change of this row")
         page.open(f"{url}/#/dead-letters")
         page.wait_for("No dead letters")
+
+
+def test_a_search_goes_on_by_itself_until_it_is_stopped(
+    scene: DashboardScene, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scene.capture("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")[0]
+    for number in range(2, 6):
+        scene.capture(f"INSERT INTO orders VALUES ({number})")
+    assert len(LogReader(scene.store).list()) > 3
+    parts = threading.Semaphore(1)
+
+    def search_part(reader: Any, criteria: Any, cursor: Any, limits: Any) -> Any:
+        parts.acquire(timeout=60)
+        return search_back(reader, criteria, cursor, replace(limits, seconds=0.0))
+
+    monkeypatch.setattr(explorer, "search_back", search_part)
+    with scene.serving() as url:
+        page.resize(1280, 900)
+        page.open(f"{url}/#/changes?transaction={first.xid}")
+        page.wait_for("segments are left")
+        assert "Nothing found so far; searched back to" in page.text
+        assert page.run("document.querySelector('progress').value") == 0
+        assert accessibility_faults(page) == []
+        picture(page, "searching")
+        page.run("[...document.querySelectorAll('button')].find((each) => each.innerText === 'Stop').focus()")
+        page.press("Enter")
+        page.wait("document.activeElement.innerText === 'Go on'")
+        parts.release(100)
+        page.press("Enter")
+        page.wait_for("1 change. That is all that the log has")
+        page.open(f"{url}/#/row?table=public.orders&key=1")
+        page.wait_for("1 version: all that the log has")
 
 
 def test_the_token_is_asked_for_when_it_is_needed(scene: DashboardScene, page: Page) -> None:

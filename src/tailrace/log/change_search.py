@@ -28,7 +28,6 @@ from tailrace.log.segment import Header, SegmentContent
 from tailrace.log.trim import Trim
 from tailrace.settings.pattern import TablePattern
 
-MIB = 1024 * 1024
 Mask = npt.NDArray[np.bool_]
 
 # Concurrent transactions get their commit time and their place in the WAL one after the other.
@@ -88,10 +87,8 @@ class SearchLimits:
     """A search ends when it reaches one of these. It reads one segment in any case, so that it gets on."""
 
     changes: int = 50
-    bytes: int = 64 * MIB
-    """Payload of the segments that are read: of four full ones."""
-    seconds: float = 2.0
-    """How long somebody waits without wondering."""
+    seconds: float = 1.0
+    """How often somebody who waits sees that the search gets on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +109,13 @@ class SearchResult:
     empty."""
     cursor: SearchCursor | None
     """None: nothing is left to search."""
+    first_segment: int = 0
+    """The log's first segment, where a search without a lower limit ends."""
+
+    @property
+    def segments_left(self) -> int:
+        """How many segments are left at most."""
+        return 0 if self.cursor is None else self.cursor.segment - self.first_segment + 1
 
 
 def search_back(
@@ -136,7 +140,6 @@ def search_back(
     stop_at = time.monotonic() + limits.seconds
     found: list[FoundChange] = []
     searched_to: datetime | None = None
-    bytes_read = 0
     is_complete = reader.completes_tail(start.segment)
     before = start.before
 
@@ -156,23 +159,21 @@ def search_back(
                 break
             visible = header.rows if is_complete else header.committed_rows
             if visible and _may_match(reader, header, criteria):
-                if bytes_read and bytes_read + header.payload_bytes > limits.bytes:
-                    return SearchResult(tuple(found), searched_to, SearchCursor(id, before))
                 content = _content(reader, id)
-                bytes_read += header.payload_bytes
                 searched = Slice(id, 0, visible, header.payload_bytes)
                 for change in _matches(content, visible, criteria, before):
                     found.append(FoundChange(change, searched, _is_split(reader, header, content, change)))
                     if len(found) == limits.changes:
-                        return SearchResult(tuple(found), change.committed_at, SearchCursor(id, change.position))
+                        rest = SearchCursor(id, change.position)
+                        return SearchResult(tuple(found), change.committed_at, rest, ids[0])
             before = None
             if header.first_committed_at_us is not None:
                 searched_to = _time(header.first_committed_at_us)
             # What the segment before leaves open is complete if a commit follows it, unless it is void.
             is_complete = not header.voids_tail and (header.committed_rows > 0 or is_complete)
             if time.monotonic() > stop_at and id > ids[0]:
-                return SearchResult(tuple(found), searched_to, SearchCursor(id - 1))
-    return SearchResult(tuple(found), searched_to, None)
+                return SearchResult(tuple(found), searched_to, SearchCursor(id - 1), ids[0])
+    return SearchResult(tuple(found), searched_to, None, ids[0])
 
 
 def _existing_ids(reader: LogReader) -> Sequence[int]:

@@ -10,6 +10,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -125,7 +126,7 @@ class Explorer:
                 # Before this change, the key belonged to another row, or to none.
                 change = found.change
                 rest = SearchCursor(found.slice.segment, change.position)
-                return SearchResult(result.found[:count], change.committed_at, rest), before
+                return replace(result, found=result.found[:count], searched_to=change.committed_at, cursor=rest), before
         return result, criteria.key
 
     def dead_letters(self, parameters: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -258,6 +259,7 @@ def _progress(result: SearchResult) -> dict[str, Any]:
     return {
         "searched_to": None if result.searched_to is None else format_timestamp(result.searched_to),
         "cursor": None if result.cursor is None else str(result.cursor),
+        "segments_left": result.segments_left,
     }
 
 

@@ -19,7 +19,7 @@ export const hasToken = () => sessionStorage.getItem("token") !== null;
 export const setToken = (token) => sessionStorage.setItem("token", token);
 export const forgetToken = () => sessionStorage.removeItem("token");
 
-async function request(method, path, parameters = {}, token = sessionStorage.getItem("token")) {
+async function request(method, path, parameters = {}, { token = sessionStorage.getItem("token"), signal } = {}) {
   const query = new URLSearchParams();
   for (const [name, values] of Object.entries(parameters)) {
     for (const each of Array.isArray(values) ? values : [values]) {
@@ -30,7 +30,7 @@ async function request(method, path, parameters = {}, token = sessionStorage.get
   const headers = token ? { Authorization: "Bearer " + token } : {};
   let response;
   try {
-    response = await fetch(address, { method, headers, cache: "no-store" });
+    response = await fetch(address, { method, headers, signal, cache: "no-store" });
   } catch {
     throw new ApiError(0, "The server does not respond.", "It may be stopped, or the connection is down.");
   }
@@ -39,13 +39,13 @@ async function request(method, path, parameters = {}, token = sessionStorage.get
   return body;
 }
 
-export const get = (path, parameters) => request("GET", path, parameters);
+export const get = (path, parameters, signal) => request("GET", path, parameters, { signal });
 export const post = (path, parameters) => request("POST", path, parameters);
 
 /** Whether the server accepts a token. Of the requests that need one, this is the cheapest. */
 export async function accepts(token) {
   try {
-    await request("GET", "dead-letters", { sink: "\u0000" }, token);
+    await request("GET", "dead-letters", { sink: "\u0000" }, { token });
     return true;
   } catch (error) {
     if (error.status === 401) return false;

@@ -1,11 +1,13 @@
 // Changes: the log, newest first, by table, key, time and transaction; each change with the row before and after it.
 
 import { get } from "./api.js";
-import { badge, comparison, count, empty, h, problem, time, timeText } from "./dom.js";
+import { badge, comparison, count, empty, h, time, timeText } from "./dom.js";
+import { LogSearch, searchedBack } from "./log_search.js";
 import { TableAndKey, address, field } from "./search_form.js";
 import { signIn } from "./session.js";
 
 export const title = "Changes";
+const PAGE = 50;
 
 export function open(root, parameters) {
   const which = new TableAndKey(parameters);
@@ -32,52 +34,47 @@ export function open(root, parameters) {
 
 class Results {
   constructor(parameters) {
-    this.parameters = Object.fromEntries([...new Set(parameters.keys())].map((name) => [name, parameters.getAll(name)]));
+    const given = Object.fromEntries([...new Set(parameters.keys())].map((name) => [name, parameters.getAll(name)]));
     this.list = h("ol", { class: "changes" });
-    this.progress = h("div", { class: "progress", role: "status" });
-    this.element = h("section", { class: "card", "aria-label": "Changes" }, this.list, this.progress);
+    this.search = new LogSearch({
+      ask: (last, signal) => get("changes", { ...given, cursor: last?.cursor }, signal),
+      take: ({ changes }) => {
+        this.list.append(...changes.map((change) => changeItem(change)));
+        return changes.length;
+      },
+      enough: PAGE,
+      describe: (found) => `${this.total ?? "Nothing found so far"}; ${searchedBack(found)}`,
+      end: (found) => this.end(found),
+      refuse: (error) => {
+        this.needsToken = error.status === 401;
+        return this.needsToken ? signInBox() : null;
+      },
+      focus: (taken) => {
+        this.list.children[this.list.children.length - taken].querySelector("button").focus();
+        return true;
+      },
+    });
+    this.element = h("section", { class: "card", "aria-label": "Changes" }, this.list, this.search.element);
   }
 
   start() {
     this.list.replaceChildren();
-    this.search(null);
+    this.search.run();
   }
 
   close() {
-    this.isClosed = true;
+    this.search.close();
   }
 
-  async search(cursor) {
-    this.progress.replaceChildren(h("span", { class: "soft" }, "Searching…"));
-    let found;
-    try {
-      found = await get("changes", { ...this.parameters, ...(cursor ? { cursor } : {}) });
-    } catch (error) {
-      if (this.isClosed) return;
-      this.needsToken = error.status === 401;
-      this.progress.replaceChildren(this.needsToken ? signInBox() : problem(error));
-      return;
-    }
-    if (this.isClosed) return;
-    const first = this.list.children.length;
-    this.list.append(...found.changes.map((change) => changeItem(change)));
-    if (cursor) this.list.children[first]?.querySelector("button")?.focus();
-    this.showProgress(found);
-  }
-
-  showProgress({ cursor, searched_to: searchedTo }) {
+  get total() {
     const shown = this.list.children.length;
-    const total = shown === 1 ? "1 change" : `${count(shown)} changes`;
-    if (cursor) {
-      this.progress.replaceChildren(
-        h("span", {}, `${shown ? total : "Nothing found so far"}; searched back to ${timeText(searchedTo)}.`),
-        h("button", { type: "button", onclick: () => this.search(cursor) }, "Go on"));
-    } else if (shown) {
-      this.progress.replaceChildren(h("span", { class: "soft" }, `${total}. That is all that the log has.`));
-    } else {
-      this.progress.replaceChildren(searchedTo ? empty("Nothing found", `The log was searched back to ${timeText(searchedTo)}, its beginning or that of the filter.`)
-        : empty("The log has no changes for this", "Change the filter, or wait for changes at the source."));
-    }
+    return shown ? (shown === 1 ? "1 change" : `${count(shown)} changes`) : null;
+  }
+
+  end({ searched_to: searchedTo }) {
+    if (this.total) return h("span", { class: "soft" }, `${this.total}. That is all that the log has.`);
+    return searchedTo ? empty("Nothing found", `The log was searched back to ${timeText(searchedTo)}, its beginning or that of the filter.`)
+      : empty("The log has no changes for this", "Change the filter, or wait for changes at the source.");
   }
 }
 

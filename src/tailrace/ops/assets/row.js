@@ -1,12 +1,14 @@
 // A row's life: all its versions in the log, a slider through time, and what each change did.
 
-import { ApiError, get } from "./api.js";
+import { get } from "./api.js";
 import { contextFacts, signInBox } from "./changes.js";
-import { badge, comparison, count, empty, h, problem, time, timeText } from "./dom.js";
+import { badge, comparison, count, empty, h, time, timeText } from "./dom.js";
+import { LogSearch, searchedBack } from "./log_search.js";
 import { TableAndKey, address } from "./search_form.js";
 
 export const title = "Row";
 const SLIDER = 10000;
+const VERSIONS = 100;
 
 export function open(root, parameters) {
   const which = new TableAndKey(parameters);
@@ -27,8 +29,8 @@ export function open(root, parameters) {
   }
   const life = new RowLife(table, key);
   box.append(life.element);
-  life.load();
-  return { needsToken: () => life.needsToken, close: () => (life.isClosed = true) };
+  life.search.run();
+  return { needsToken: () => life.needsToken, close: () => life.search.close() };
 }
 
 class RowLife {
@@ -36,16 +38,30 @@ class RowLife {
     this.table = table;
     this.key = key;
     this.versions = []; // oldest first
-    this.progress = h("div", { class: "progress", role: "status" });
+    this.search = new LogSearch({
+      ask: (last, signal) => get("row", { table, key: last?.key ?? key, limit: VERSIONS, cursor: last?.cursor }, signal),
+      take: (found) => this.take(found),
+      enough: VERSIONS,
+      describe: (found) => this.describe(found),
+      end: () => this.end(),
+      refuse: (error) => {
+        this.needsToken = error.status === 401;
+        return this.needsToken ? signInBox() : null;
+      },
+    });
     this.places = []; // of the versions, on the slider
     this.slider = h("input", { type: "range", min: 0, max: SLIDER, step: 1, value: 0, "aria-label": "Time" });
     this.marks = h("div", { class: "marks", "aria-hidden": "true" });
     this.ends = h("div", { class: "ends soft" });
-    this.caption = h("div", { class: "caption" });
+    const step = (by, text) => h("button", { type: "button", class: "quiet", onclick: () => this.show(this.shown + by) }, text);
+    this.earlier = step(-1, "‹ Earlier");
+    this.later = step(1, "Later ›");
+    this.now = h("span");
+    this.caption = h("div", { class: "caption" }, this.earlier, this.now, this.later);
     this.detail = h("div");
     this.main = h("section", { class: "card", hidden: true, "aria-label": "Row" },
       h("div", { class: "timeline" }, this.marks, this.slider, this.ends), this.caption, this.detail);
-    this.element = h("div", {}, this.main, h("section", { class: "card" }, this.progress));
+    this.element = h("div", {}, this.main, h("section", { class: "card" }, this.search.element));
     this.slider.addEventListener("input", () => this.show(this.versionAt(Number(this.slider.value)), { isDragged: true }));
     this.slider.addEventListener("keydown", (event) => {
       const index = this.afterKey(event.key);
@@ -55,27 +71,17 @@ class RowLife {
     });
   }
 
-  async load(cursor, key = this.key) {
-    this.progress.replaceChildren(h("span", { class: "soft" }, "Searching…"));
-    let found;
-    try {
-      found = await get("row", { table: this.table, key, limit: 100, ...(cursor ? { cursor } : {}) });
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      this.needsToken = error.status === 401;
-      if (!this.isClosed) this.progress.replaceChildren(this.needsToken ? signInBox() : problem(error));
-      return;
-    }
-    if (this.isClosed) return;
-    const older = found.versions.reverse();
+  take({ versions }) {
+    const older = versions.reverse();
+    const shown = this.versions.length ? this.shown + older.length : older.length - 1;
     this.versions = [...older, ...this.versions];
-    this.complete();
-    const shown = cursor ? this.shown + older.length : this.versions.length - 1;
-    this.showProgress(found);
-    this.main.hidden = !this.versions.length;
-    if (!this.versions.length) return;
-    this.drawMarks();
-    this.show(shown);
+    if (older.length) {
+      this.complete();
+      this.main.hidden = false;
+      this.drawMarks();
+      this.show(shown);
+    }
+    return older.length;
   }
 
   /** Values that PostgreSQL did not send come from the version before, once that is loaded. */
@@ -90,17 +96,19 @@ class RowLife {
     });
   }
 
-  showProgress({ cursor, key, searched_to: searchedTo }) {
-    const total = this.versions.length === 1 ? "1 version" : `${count(this.versions.length)} versions`;
-    if (cursor) {
-      const text = this.versions.length ? `${total}; searched back to ${timeText(searchedTo)}.` : `Nothing found so far; searched back to ${timeText(searchedTo)}.`;
-      const was = key.join(", ") !== this.key.join(", ") ? ` Before, its key was ${key.join(", ")}.` : "";
-      this.progress.replaceChildren(h("span", {}, text + was), h("button", { type: "button", onclick: () => this.load(cursor, key) }, "Go on"));
-    } else if (this.versions.length) {
-      this.progress.replaceChildren(h("span", { class: "soft" }, `${total}: all that the log has.`));
-    } else {
-      this.progress.replaceChildren(empty("The log has no change of this row", "It may not have changed since the log began. A key is written as PostgreSQL prints it."));
-    }
+  get total() {
+    const { length } = this.versions;
+    return length === 1 ? "1 version" : `${count(length)} versions`;
+  }
+
+  describe(found) {
+    const was = found.key.join(", ") !== this.key.join(", ") ? ` Before, its key was ${found.key.join(", ")}.` : "";
+    return `${this.versions.length ? this.total : "Nothing found so far"}; ${searchedBack(found)}${was}`;
+  }
+
+  end() {
+    return this.versions.length ? h("span", { class: "soft" }, `${this.total}: all that the log has.`)
+      : empty("The log has no change of this row", "It may not have changed since the log began. A key is written as PostgreSQL prints it.");
   }
 
   drawMarks() {
@@ -135,9 +143,10 @@ class RowLife {
     const version = this.versions[index], before = this.versions[index - 1];
     [...this.marks.children].forEach((mark, each) => mark.classList.toggle("current", each === index));
     this.slider.setAttribute("aria-valuetext", `${version.operation} at ${timeText(version.committed_at)}`);
-    const step = (by, text) => h("button", { type: "button", class: "quiet", disabled: !this.versions[index + by], onclick: () => this.show(index + by) }, text);
-    this.caption.replaceChildren(step(-1, "‹ Earlier"), h("span", {}, badge(version.operation), " ", time(version.committed_at),
-      h("span", { class: "soft" }, ` version ${index + 1} of ${this.versions.length}`)), step(1, "Later ›"));
+    this.earlier.disabled = index === 0;
+    this.later.disabled = index === this.versions.length - 1;
+    this.now.replaceChildren(badge(version.operation), " ", time(version.committed_at),
+      h("span", { class: "soft" }, ` version ${index + 1} of ${this.versions.length}`));
     const row = version.row && new Map(version.row);
     const previous = before ? before.row && new Map(before.row) : version.operation === "INSERT" ? null : new Map(version.before ?? version.key ?? []);
     this.detail.replaceChildren(
