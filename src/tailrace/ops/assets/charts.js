@@ -6,6 +6,7 @@ import { duration, empty, h, rate, size } from "./dom.js";
 const REFRESH_MS = 5000;
 const RANGES = [["15 min", 900], ["1 h", 3600], ["24 h", 86400]];
 const COLORS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
+const DASHES = [[], [7, 4], [2, 3]]; // for more sinks than there are colors
 const HEIGHT = 190;
 
 const CHARTS = [
@@ -126,7 +127,8 @@ class Chart {
     };
     return {
       width, height: HEIGHT, padding: [12, 22, 0, 0],
-      cursor: { points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "tailrace" } },
+      cursor: { points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "tailrace" }, focus: { prox: 16 } },
+      focus: { alpha: 0.25 }, // of the other lines, while the pointer is near one
       legend: { live: true },
       scales: {
         x: { range: () => this.range },
@@ -140,7 +142,7 @@ class Chart {
         { label: "Time", value: (_, at) => (at ? new Date(at * 1000).toLocaleTimeString("sv-SE") : "now") },
         ...found.map((name) => ({
           label: name === "capture" ? "capture" : name.slice("sinks/".length),
-          stroke: color(name === "capture" ? "--soft" : COLORS[this.sinks.indexOf(name) % COLORS.length]), width: 1.5,
+          ...this.line(name, color), width: 1.5,
           // A gap of one sample is drawn as one: nobody knew the value.
           spanGaps: false,
           points: { show: (plot, series) => isSparse(plot.data[series]), size: 4 },
@@ -148,6 +150,13 @@ class Chart {
         })),
       ],
     };
+  }
+
+  /** The color and the dashes of a sink's line, or of capture's. */
+  line(name, color) {
+    const index = this.sinks.indexOf(name);
+    if (index < 0) return { stroke: color("--soft") };
+    return { stroke: color(COLORS[index % COLORS.length]), dash: DASHES[Math.floor(index / COLORS.length) % DASHES.length] };
   }
 
   close() {

@@ -19,7 +19,7 @@ export function setText(element, text) {
 }
 
 /** A text with a full stop, so that another sentence can follow; nothing if there is no text. */
-export const sentence = (text) => (text ? text.replace(/[.:]?$/, ".") : "");
+export const sentence = (text) => (text ? text.replace(/[.:]?$/, (end) => (/[?!]$/.test(text) ? end : ".")) : "");
 
 export const UNKNOWN = "–";
 
