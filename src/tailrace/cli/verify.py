@@ -103,6 +103,8 @@ def command(
     codes = [0]
     options = VerifyOptions(patterns, wait_s, must_repair, stopping.is_set, spark)
     for configured in _chosen(settings, names):
+        if stopping.is_set():
+            break
         try:
             report, totals = _verify(settings, configured, options)
         except TailraceError as error:

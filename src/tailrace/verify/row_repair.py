@@ -11,6 +11,7 @@ from tailrace.delivery import control, repair
 from tailrace.delivery.repair import MAX_ROWS, Repair, RepairOutcome
 from tailrace.errors import SinkError
 from tailrace.store import Store
+from tailrace.verify.cancellation import cancelled
 from tailrace.verify.report import SinkReport, TableReport, merged
 from tailrace.verify.verification import Verification
 
@@ -42,7 +43,7 @@ def repair_differences(
         if not repairs:
             break
         totals.rounds += 1
-        outcomes = _execute(store, report.sink, repairs, wait_s)
+        outcomes = _execute(verification, store, repairs, wait_s)
         totals.applied += sum(outcome.applied for outcome in outcomes)
         again = verification.run([own.relation.oid for own in repairs])
         report.tables = merged(report, again.tables)
@@ -77,8 +78,9 @@ def _reason_against(report: TableReport) -> str:
     return ""
 
 
-def _execute(store: Store, sink: str, repairs: Sequence[Repair], wait_s: float) -> list[RepairOutcome]:
+def _execute(verification: Verification, store: Store, repairs: Sequence[Repair], wait_s: float) -> list[RepairOutcome]:
     """Have the process that delivers to the sink execute repairs."""
+    sink = verification.configured.name
     for own in repairs:
         own.save(store, sink)
     ids = [own.id for own in repairs]
@@ -100,6 +102,8 @@ def _execute(store: Store, sink: str, repairs: Sequence[Repair], wait_s: float) 
                     f"sink {sink} did not correct the rows within {wait_s:.0f} s: it is not running, or is paused",
                     "start it with `tailrace run` or `deliver`, and see `tailrace status`",
                 )
+            if verification.is_cancelled():
+                raise cancelled()
             time.sleep(_POLL_S)
     finally:
         control.finish_repair(store, sink, [id for id in ids if id not in outcomes])

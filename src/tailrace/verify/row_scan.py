@@ -68,6 +68,11 @@ class SparkOnDemand:
             self._session = self._start(packages)
         return self._session
 
+    def cancel(self) -> None:
+        """Cancel what Spark is executing; another thread may call it."""
+        if self._session is not None:
+            self._session.sparkContext.cancelAllJobs()
+
     def close(self) -> None:
         if self._session is not None:
             self._session.stop()

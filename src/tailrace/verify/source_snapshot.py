@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from tailrace.capture.postgres.snapshot_transaction import locked, use_snapshot
 from tailrace.capture.postgres.source_connection import connect, connect_replication
 from tailrace.capture.postgres.source_error import source_errors
 from tailrace.change import Lsn, Relation
-from tailrace.errors import ConfigError, SourceError
+from tailrace.errors import ConfigError
 from tailrace.settings import Settings, SourceSettings
 from tailrace.sinks.database.postgresql.table_query import TableQuery
 from tailrace.state.fold import key_columns
 from tailrace.store import Store
+from tailrace.verify.cancellation import cancelled
 
 _WHOLE_HEAP = 1 << 62
 _PART_BYTES = 128 << 20
@@ -52,6 +53,11 @@ class SourceSnapshot:
             selects = [part.select for part in plan.parts] or [_nothing(plan.relation)]
             rows = sql.SQL("({})").format(sql.SQL(" UNION ALL ").join(selects))
             yield TableQuery(self._connection, rows, plan.relation, source_errors)
+
+    def cancel(self) -> None:
+        """Cancel what the server is executing; another thread may call it."""
+        with suppress(psycopg.Error):  # the connection is lost, so there is nothing to cancel
+            self._connection.cancel_safe()
 
     def export(self) -> str:
         """The snapshot's name, for other connections. It is valid as long as this snapshot."""
@@ -83,7 +89,7 @@ def source_snapshot(settings: Settings, store: Store, is_cancelled: Callable[[],
         try:
             created = slot.create(replication, f"tailrace_verify_{secrets.token_hex(4)}", is_cancelled, temporary=True)
             if created is None:
-                raise SourceError("the verification was cancelled")
+                raise cancelled()
             use_snapshot(connection, created.snapshot)
         finally:
             replication.finish()

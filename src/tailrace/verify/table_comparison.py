@@ -20,6 +20,7 @@ from tailrace.log.decoding import TableChanges
 from tailrace.sinks.database.postgresql.table_query import HashesRows, RangeSum, RangeSums, RowHash, TableQuery
 from tailrace.state import fold, log_window
 from tailrace.verify import row_scan
+from tailrace.verify.cancellation import cancelling, until_cancelled
 from tailrace.verify.column_match import ColumnMatch
 from tailrace.verify.difference import differences
 from tailrace.verify.range_hash import U64, RangeHash, columns_of, range_count
@@ -52,6 +53,7 @@ class TableComparison:
     position: Lsn
     spark: SparkOnDemand | None = None
     """For large tables; None if this process must not use Spark."""
+    is_cancelled: Callable[[], bool] = lambda: False
     report: TableReport = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,8 +68,16 @@ class TableComparison:
         if not match.names:
             self.report.notes.append("there is no column to compare")
             return self.report
-        self.compare(match)
+        with cancelling(self.is_cancelled, self._cancel):
+            self.compare(match)
         return self.report
+
+    def _cancel(self) -> None:
+        self.source.cancel()
+        if isinstance(self.reader, HashesRows):
+            self.reader.cancel()
+        if self.spark is not None:
+            self.spark.cancel()
 
     def compare(self, match: ColumnMatch) -> None:
         """Compare the rows of both sides."""
@@ -173,7 +183,7 @@ class TableComparison:
     def expected_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
         """The rows that the destination should have, read from the source."""
         with self.source.query(self.oid) as query:
-            yield from self.as_stored(match, self._rows_now(query))
+            yield from until_cancelled(self.as_stored(match, self._rows_now(query)), self.is_cancelled)
 
     def _rows_now(self, query: TableQuery) -> Iterator[tuple[Relation, Images]]:
         if self.changes:
@@ -187,7 +197,7 @@ class TableComparison:
         return form.of(rows, lambda batch: self.reader.comparable(self.oid, batch))
 
     def stored_rows(self, match: ColumnMatch) -> Iterator[pa.RecordBatch]:
-        for batch in self.reader.rows(self.oid):
+        for batch in until_cancelled(self.reader.rows(self.oid), self.is_cancelled):
             yield columns_of(batch, match.stored, match.names)
 
     # With both.

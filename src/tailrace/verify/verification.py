@@ -25,6 +25,7 @@ from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.state import log_window
 from tailrace.store import Store
+from tailrace.verify.cancellation import cancelled
 from tailrace.verify.destination import check_verifiable, read_rows
 from tailrace.verify.document_comparison import DocumentComparison
 from tailrace.verify.report import SinkReport, TableReport
@@ -111,7 +112,10 @@ class Verification:
                 report.error = f"the sink has loaded it as of {ends[oid]}, and the log is not there yet"
             else:
                 own = changes.get(oid, [])
-                report = self._guarded(TableComparison(source, stored, oid, shaping, own, ends[oid], self.spark))
+                comparison = TableComparison(
+                    source, stored, oid, shaping, own, ends[oid], self.spark, self.is_cancelled
+                )
+                report = self._guarded(comparison)
             report.seconds = time.monotonic() - began
             yield report
 
@@ -134,7 +138,7 @@ class Verification:
             elif stored.state.tables[relation.oid] > source.lsn:
                 report.error = f"the sink has loaded it as of {stored.state.tables[relation.oid]}: verify it again"
             else:
-                comparison = DocumentComparison(source, stored, relation.oid, shaping, [], source.lsn, log=log)
+                comparison = self._of_documents(source, stored, relation.oid, shaping, log)
                 report = self._guarded(comparison)
                 if comparison.changed is not None:
                     changed[relation.oid] = comparison.changed
@@ -166,7 +170,7 @@ class Verification:
                     if report.oid not in source.tables or report.oid not in stored.tables:
                         report.error = "the table was dropped while it was compared"
                         continue
-                    comparison = DocumentComparison(source, stored, report.oid, shaping, [], source.lsn, log=log)
+                    comparison = self._of_documents(source, stored, report.oid, shaping, log)
                     comparison.only = keys[report.oid]
                     again = self._guarded(comparison)
                     report.differences += again.differences
@@ -175,11 +179,18 @@ class Verification:
                         changed[report.oid] = comparison.changed
         return changed
 
+    def _of_documents(
+        self, source: SourceSnapshot, stored: RowReader, oid: int, shaping: Shaping, log: LogReader
+    ) -> DocumentComparison:
+        return DocumentComparison(source, stored, oid, shaping, [], source.lsn, is_cancelled=self.is_cancelled, log=log)
+
     def _guarded(self, comparison: TableComparison) -> TableReport:
         """What fails of one table does not keep the others from being compared."""
         try:
             return comparison.run()
         except TailraceError as error:
+            if self.is_cancelled():
+                raise cancelled() from error
             comparison.report.error, comparison.report.hint = str(error), error.hint
             return comparison.report
 
@@ -193,7 +204,9 @@ class Verification:
 
     def _wait_for_log(self, reader: LogReader, lsn: Lsn, deadline: float) -> None:
         while reader.end_lsn() < lsn:
-            if time.monotonic() > deadline or self.is_cancelled():
+            if self.is_cancelled():
+                raise cancelled()
+            if time.monotonic() > deadline:
                 raise SinkError(
                     f"the log ends at {reader.end_lsn()}, and the source is at {lsn}: "
                     "capture is not running, or is behind",
@@ -218,7 +231,9 @@ class Verification:
                 if has_passed:
                     yield reader
                     return
-            if self._is_paused() or time.monotonic() > deadline or self.is_cancelled():
+            if self.is_cancelled():
+                raise cancelled()
+            if self._is_paused() or time.monotonic() > deadline:
                 raise problem or self._behind(cursor, lsn)
             time.sleep(poll_s)
             poll_s = min(poll_s * 1.5, _MAX_POLL_S)  # each attempt is a connection

@@ -71,6 +71,10 @@ class PostgresRowReader:
             with suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK TO reading")
 
+    def cancel(self) -> None:
+        with suppress(psycopg.Error):  # the connection is lost, so there is nothing to cancel
+            self._connection.cancel_safe()
+
     def key_types(self, oid: int) -> Sequence[str]:
         relation = self.tables[oid].relation
         return [self._types.of(relation.columns[column]) for column in key_columns(relation)]

@@ -159,6 +159,9 @@ class HashesRows(Protocol):
     def key_types(self, oid: int) -> Sequence[str]:
         """The types of the key's columns, in SQL."""
 
+    def cancel(self) -> None:
+        """Cancel what the server is executing; another thread may call it."""
+
 
 def _without_hashes(images: Images, count: int) -> tuple[Images, RangeSums]:
     sums: RangeSums = {}
