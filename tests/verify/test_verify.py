@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tailrace.ops import prometheus
 from tailrace.ops.probe import verification_records
 from tailrace.ops.status import Overview
 from tailrace.verify import continuous
-from tailrace.verify.continuous import ContinuousVerification
+from tailrace.verify.continuous import ContinuousVerification, seconds_until_due
 from tailrace.verify.destination import read_rows
 from tailrace.verify.range_hash import RangeHash
 from tailrace.verify.report import TableReport
@@ -80,10 +81,16 @@ def test_the_command_names_differences_repairs_them_and_leaves_a_record(
         metrics = prometheus.render(Overview(verified=[record]))
         assert f'tailrace_verify_differences{{sink="{NAME}"}} 0\n' in metrics
         assert f'tailrace_verify_lsn{{sink="{NAME}"}} {int(record.position)}\n' in metrics
+        code, _ = _tailrace(config, "verify", "--table", "public.nothing")
+        assert code == 2, "nothing was compared, so nothing is equal"
         replica.execute("DELETE FROM item WHERE id < 4")
         again = ContinuousVerification(own.given, [own.configured], threading.Event()).run_once(own.configured)
         assert again is not None
         assert (again.differences, verification_records(own.store)) == (3, [again])
+        # A restart is no reason to compare everything again.
+        assert seconds_until_due(again, 3600, again.verified_at + timedelta(seconds=600)) == 3000
+        assert seconds_until_due(again, 60, again.verified_at + timedelta(seconds=600)) == 0
+        assert seconds_until_due(None, 3600, again.verified_at) == 0
 
 
 def test_the_background_verification_says_what_is_missing_and_tries_again(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.delivery.sink_settings import ConfiguredSink
@@ -13,7 +15,7 @@ from tailrace.errors import TailraceError
 from tailrace.settings import Settings
 from tailrace.store import Store
 from tailrace.verify.destination import read_rows
-from tailrace.verify.record import VerificationRecord
+from tailrace.verify.record import VerificationRecord, load_records
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_scan import SparkOnDemand
 from tailrace.verify.verification import Verification
@@ -41,7 +43,7 @@ class ContinuousVerification:
         self._store = Store.open(settings.store.url, settings.store.options)
 
     def run(self) -> None:
-        due = dict.fromkeys((sink.name for sink in self._sinks), 0.0)
+        due = self._first_due()
         reasons: dict[str, str] = {}
         while not self._stopping.is_set():
             for sink in self._sinks:
@@ -82,6 +84,15 @@ class ContinuousVerification:
         record.save(self._store)
         return record
 
+    def _first_due(self) -> dict[str, float]:
+        """When each sink is due: a restart is no reason to verify it again."""
+        records: dict[str, VerificationRecord] = {}
+        with contextlib.suppress(TailraceError):  # without them, all are verified now, which writes the records anew
+            records = {record.sink: record for record in load_records(self._store)}
+        now, interval_s = datetime.now(UTC), self._settings.verify.interval_s
+        waits = {sink.name: seconds_until_due(records.get(sink.name), interval_s, now) for sink in self._sinks}
+        return {name: time.monotonic() + wait_s for name, wait_s in waits.items()}
+
     def _attempt(self, sink: ConfiguredSink) -> str:
         """Verify a sink. Returns why it could not be, or nothing."""
         try:
@@ -95,3 +106,10 @@ class ContinuousVerification:
             incomplete = f", {record.tables_not_compared} tables not compared" if record.tables_not_compared else ""
             _log.info("sink %s: %d rows compared, %d differ%s", sink.name, record.rows, record.differences, incomplete)
         return ""
+
+
+def seconds_until_due(record: VerificationRecord | None, interval_s: float, now: datetime) -> float:
+    """How long a sink with this record of its last verification is not due."""
+    if record is None:
+        return 0.0
+    return min(max((record.verified_at - now).total_seconds() + interval_s, 0.0), interval_s)

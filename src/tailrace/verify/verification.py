@@ -18,7 +18,7 @@ from tailrace.delivery.row_reader import RowReader
 from tailrace.delivery.sink_settings import ConfiguredSink
 from tailrace.delivery.task import log_reader
 from tailrace.delivery.transforms import Shaping
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import ConfigError, SinkError, TailraceError
 from tailrace.log import source_record
 from tailrace.log.reader import LogReader
 from tailrace.settings import Settings
@@ -196,7 +196,14 @@ class Verification:
 
     def _wanted(self, source: SourceSnapshot, shaping: Shaping, oids: Collection[int] | None) -> list[Relation]:
         relations = [plan.relation for plan in source.tables.values()]
-        return [r for r in relations if (oids is None or r.oid in oids) and self._is_wanted(r, shaping)]
+        wanted = [r for r in relations if (oids is None or r.oid in oids) and self._is_wanted(r, shaping)]
+        if not wanted and oids is None:
+            named = f" matches {', '.join(p.text for p in self.tables)} and" if self.tables else ""
+            raise ConfigError(
+                f"there is nothing to compare: no published table{named} is delivered to sink {self.configured.name}",
+                "`tailrace check` lists the published tables; `tables` and `exclude` of a sink choose among them",
+            )
+        return wanted
 
     def _is_wanted(self, relation: Relation, shaping: Shaping) -> bool:
         is_named = not self.tables or any(p.matches(relation.schema, relation.name) for p in self.tables)
