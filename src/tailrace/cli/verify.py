@@ -25,6 +25,7 @@ from tailrace.ops import supervisor_socket
 from tailrace.settings import Settings
 from tailrace.settings.pattern import TablePattern
 from tailrace.spark import session
+from tailrace.spark.session import processors
 from tailrace.store import Store
 from tailrace.verify.continuous import ContinuousVerification
 from tailrace.verify.destination import check_source, check_verifiable
@@ -32,7 +33,7 @@ from tailrace.verify.difference import Difference
 from tailrace.verify.record import VerificationRecord
 from tailrace.verify.report import SinkReport
 from tailrace.verify.row_repair import RepairTotals, repair_differences
-from tailrace.verify.row_scan import SparkOnDemand
+from tailrace.verify.row_scan import SPARK_PROCESSORS, SparkOnDemand
 from tailrace.verify.verification import Verification
 
 _COULD_NOT_COMPARE = 2
@@ -79,7 +80,7 @@ def command(
     the ranges that differ. Each row that differs is printed with its key and its values, at the source and at the
     destination.
 
-    Spark compares tables of a lake from ten million rows on.
+    Spark compares tables of a lake from fifty million rows on, on four processors or more, or on a cluster.
 
     With --repair, the process that delivers to the sink corrects these rows between two of its steps, and they are
     compared again.
@@ -92,7 +93,7 @@ def command(
     stopping = threading.Event()
     on_stop(stopping.set)
     spark = None
-    if find_spec("pyspark") is not None:
+    if find_spec("pyspark") is not None and (master is not None or processors() >= SPARK_PROCESSORS):
         spark = SparkOnDemand(lambda packages: session("tailrace verify", master, packages=packages))
     if continuous:
         with supervisor_socket.report_to_supervisor(os.environ, dict, stopping.set):

@@ -294,6 +294,7 @@ def connect_to_lake(options: IcebergOptions) -> DuckDBConnection:
     connection = duckdb.connect(":memory:")
     load_extensions(connection)
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")  # it would print into a command's output
     if options.root.startswith("s3://"):
         connection.execute(_secret(options))
     return connection

@@ -15,9 +15,11 @@ from tailrace.verify.range_hash import RangeHash
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_ROWS: Final = 10_000_000
-"""From this number of rows on, Spark reads a table if the destination's reader can use it. One process takes more than
-a minute for so many; Spark takes seconds to start, and its memory."""
+SPARK_ROWS: Final = 50_000_000
+"""From this number of rows on, Spark reads a table if the destination's reader can use it. One process takes minutes
+for so many; Spark needs twice the processor time and several times the memory."""
+SPARK_PROCESSORS: Final = 4
+"""With fewer on this machine, and without a cluster, one process is as fast."""
 
 
 class RowScan(Protocol):
