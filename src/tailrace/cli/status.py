@@ -169,7 +169,7 @@ def _recovery(recovery: RecoveryStatus) -> list[tuple[str, str]]:
         ("archive slot", f"{recovery.slot}, {runs[recovery.is_archiving]}"),
         ("archived up to", f"{recovery.archived_lsn} on timeline {recovery.timeline}, {behind} behind the server"),
         ("all WAL until", output.ago(recovery.covered_at)),
-        ("open segment", output.count(recovery.parts, "part")),
+        ("open segment", count(recovery.parts, "part")),
         ("backups", f"{recovery.backups:,}"),
         ("newest backup", backup),
         ("last drill", drill),
