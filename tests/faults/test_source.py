@@ -31,6 +31,7 @@ from tailrace.change import Lsn, Position
 from tailrace.embedded.process import wait_until
 from tailrace.errors import FencedError, GapError, SlotLost, SourceRefused, WrongSource
 from tailrace.log.reader import LogReader
+from tailrace.log.segment import SourceIdentity
 from tailrace.log.verify import verify
 from tailrace.log.writer import LogWriter
 from tailrace.log_rows import LogRows
@@ -127,10 +128,21 @@ def test_a_half_open_connection_is_detected(own: Database, store: Store) -> None
     assert len(changes_in_log(store)) == 1
 
 
-def test_the_second_capture_on_a_slot_is_fenced(own: Database, store: Store) -> None:
+def test_the_second_capture_on_a_slot_is_fenced(own: Database, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the first one goes on while the second one starts."""
     own.execute(TABLE)
     with CaptureThread(configured(own), store) as first:
+        open_writer = LogWriter.open
+
+        def open_and_fall_behind(store: Store, source: SourceIdentity) -> LogWriter:
+            writer = open_writer(store, source)
+            own.execute("INSERT INTO t (note) VALUES ('meanwhile')")
+            query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'tailrace'"
+            assert wait_until(lambda: Lsn.parse(own.rows(query)[0][0]) > writer.end_lsn, 20)
+            return writer
+
         second = CaptureThread(configured(own), store)
+        monkeypatch.setattr(LogWriter, "open", open_and_fall_behind)
         with pytest.raises(FencedError, match="is active"):
             second.capture.run()
         own.execute("INSERT INTO t (note) VALUES ('a')")

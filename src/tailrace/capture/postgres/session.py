@@ -112,8 +112,11 @@ class PostgresSession:
         self._replication = replication
         self._connection = connection
         self._stopping = stopping
+        self._slot: slot.Slot | None = None
 
     def identify(self) -> SourceIdentity:
+        # Looked up before the log's end is: another capture may acknowledge what it adds to the log meanwhile.
+        self._slot = slot.find(self._connection, self._settings.source.slot)
         return slot.identify(self._replication, self._settings.source)
 
     def current_lsn(self) -> Lsn:
@@ -129,7 +132,7 @@ class PostgresSession:
         with source_errors(), self._connection.transaction():
             if slot.ensure_publication(self._connection, source):
                 seen_table.save(self._store, ())
-        found = slot.find(self._connection, source.slot)
+        found = self._slot
         created = None
         if found is None:
             if not writer.is_empty and not accept_gap:
