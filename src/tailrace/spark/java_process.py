@@ -95,8 +95,10 @@ class JavaProcess:
         give_up_at = time.monotonic() + _PATIENCE_S
         try:
             while not self._connection.exists():
-                if self.process.poll() is not None or time.monotonic() > give_up_at:
+                if self.process.poll() is not None:
                     raise SparkError("Spark did not start: Java has exited", "what Java printed says why")
+                if time.monotonic() > give_up_at:
+                    raise SparkError(f"Spark did not start within {_PATIENCE_S:.0f} s", "is the machine overloaded?")
                 time.sleep(_POLL_S)
             content = self._connection.read_bytes()
         except BaseException:
