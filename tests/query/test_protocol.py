@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import threading
 from datetime import UTC, date, datetime, time, timedelta
@@ -174,6 +175,29 @@ def test_numeric_arrays_and_jsonb_as_parameters(stack: QueryStack) -> None:
 def test_too_complex_statement_is_refused(stack: QueryStack, statement: str) -> None:
     with stack.connect() as connection, pytest.raises(psycopg.errors.StatementTooComplex):
         connection.execute(statement.encode())
+
+
+def _free_thread_keys() -> int:
+    library, keys = ctypes.CDLL(None), []
+    while library.pthread_key_create(ctypes.byref(key := ctypes.c_uint()), None) == 0:
+        keys.append(key)
+    for key in keys:
+        library.pthread_key_delete(key)
+    return len(keys)
+
+
+def test_sessions_take_nothing_that_the_process_cannot_get_back(stack: QueryStack) -> None:
+    """After a thousand sessions there were no more keys, and no TLS."""
+
+    def query() -> None:
+        with stack.connect() as connection:
+            connection.execute("SELECT 1")
+
+    query()
+    before = _free_thread_keys()
+    for _ in range(10):
+        query()
+    assert before - _free_thread_keys() < 5
 
 
 def test_many_comments(stack: QueryStack) -> None:

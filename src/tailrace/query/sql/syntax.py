@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, Final
 
 import pgparse
@@ -15,44 +16,33 @@ Node = dict[str, Any]
 """A node without its tag, such as the fields of a `SelectStmt`."""
 
 
-_SHORT: Final = 10_000
-"""The parser recurses in C, where an overflow of the stack ends the process: it takes up to 400 bytes a level, and each
-level at least two characters. Any thread's stack is large enough for a statement of so many characters."""
 _STACK_BYTES: Final = 256 << 20
-"""Large enough for the longest statement, of which each second token opens a level. Unused pages take no memory."""
-_stack_size: Final = threading.Lock()
-"""The size for new threads is the process's."""
+"""The parser recurses in C, where an overflow of the stack ends the process. It takes up to 400 bytes a level, and the
+longest statement has 100,000. Unused pages take no memory."""
+
+
+@cache
+def _parser() -> ThreadPoolExecutor:
+    """The only thread that parses. The parser takes one of the process's 1,024 keys of thread-specific values in each
+    thread that calls it, and never returns it; without any left, TLS fails."""
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        made = ThreadPoolExecutor(1, "parser")
+        made.submit(pgparse.parse, "SELECT 1").result()
+        return made
+    finally:
+        threading.stack_size(before)
 
 
 def parse_statement(sql: str) -> tuple[str, Node]:
     """The tag and the fields of the only statement in `sql`."""
     try:
-        found = _parse(sql)
+        found = _parser().submit(pgparse.parse, sql).result()
     except pgparse.PGQueryError as error:
         raise QueryError("42601", str(error.message if hasattr(error, "message") else error)) from None
     if len(found) != 1:
         raise QueryError("42601", "cannot insert multiple commands into a prepared statement")
     return unwrap(found[0]["stmt"])
-
-
-def _parse(sql: str) -> Any:
-    if len(sql) < _SHORT:
-        return pgparse.parse(sql)
-    found: Future[Any] = Future()
-
-    def parse() -> None:
-        try:
-            found.set_result(pgparse.parse(sql))
-        except Exception as error:
-            found.set_exception(error)
-
-    with _stack_size:
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            threading.Thread(target=parse, name="parser").start()
-        finally:
-            threading.stack_size(before)
-    return found.result()
 
 
 def unwrap(node: Node) -> tuple[str, Node]:
