@@ -60,10 +60,9 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     nothing = run_status(env, is_wrong=True)
     assert "slot tailrace does not exist yet" in nothing
     assert "run `tailrace capture` to start the log" in nothing
-    assert [line.split()[:3] for line in nothing.splitlines()[-2:]] == [
-        ["replica", "postgres", "new"],
-        ["unused", "files", "new"],
-    ]
+    *sinks, wrong = nothing.splitlines()[-3:]
+    assert [line.split()[:3] for line in sinks] == [["replica", "postgres", "new"], ["unused", "files", "new"]]
+    assert wrong.startswith("wrong: source: slot tailrace does not exist yet")
 
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture_to_end(env)
@@ -119,6 +118,7 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     assert 'ALTER TABLE "public"."bare" REPLICA IDENTITY FULL;' in screen
     assert "silent: cannot be [reached]. Look there" in screen
     assert "silent: last status 1 h 0 min ago; is it running?" in screen
+    assert re.search(r"^wrong: sink silent has no status for 36\d\d s: deliver hangs, or does not run$", screen, re.M)
     assert max(map(len, screen.splitlines())) < 160
 
 

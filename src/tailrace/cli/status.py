@@ -40,8 +40,8 @@ def command(invocation: Invocation, as_json: bool, watch: bool) -> None:
     the reason is shown instead of its status. Tables that source.tables matches and that are not captured are listed
     with the reason.
 
-    Exits with 1 if something is wrong: capture does not run, a sink fails, is retried or reports nothing, the archive
-    does not run, the last drill found a difference, or source or log cannot be read.
+    Exits with 1 if something is wrong, and says what: capture does not run, a sink fails, is retried or reports
+    nothing, the archive does not run, the last drill found a difference, or source or log cannot be read.
     """
     settings = invocation.audit_settings("store")
     store = Store.open(settings.store.url, settings.store.options)
@@ -91,6 +91,8 @@ def _show(overview: Overview) -> None:
             text += f"; {record.tables_not_compared:,} of {record.tables:,} tables could not be compared entirely"
         is_good = not record.differences and not record.tables_not_compared
         console.print(Text(printable(text), style="dim" if is_good else "red" if record.differences else "yellow"))
+    for fault in overview.faults:
+        console.print(Text(printable(f"wrong: {fault}"), style="bold red"), soft_wrap=True)
 
 
 def _print(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
