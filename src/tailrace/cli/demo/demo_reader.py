@@ -27,7 +27,7 @@ class DemoReader:
     commits: list[tuple[Lsn, float]] = field(default_factory=list)
     """The commit LSN and commit time of each change, in log order."""
     positions: list[Position] = field(default_factory=list)
-    """The positions of all changes except Tailrace's own markers."""
+    """The positions of all changes except Tailrace's own messages, which no sink receives."""
     stop: threading.Event = field(default_factory=threading.Event)
     error: TailraceError | None = None
 

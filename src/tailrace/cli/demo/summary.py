@@ -136,8 +136,7 @@ def _print_messages(console: Console, consumer: DemoConsumer, message_count: int
     is_equal = message_count == len(expected) and consumer.has_every(expected)
     if is_equal:
         console.print(
-            f"{message_count:,} messages in {consumer.place}: every change in the log, once and {consumer.order},"
-            f" except {reader.operations.total() - message_count} of Tailrace's own markers"
+            f"{message_count:,} messages in {consumer.place}: every change in the log, once and {consumer.order}"
         )
     else:
         console.print(
