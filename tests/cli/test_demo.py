@@ -99,11 +99,11 @@ def test_the_log_of_slatedb_has_the_same_rows() -> None:
 
 
 def _assert_shows_the_stream(shown: str) -> None:
-    messages = re.search(r"([\d,]+) messages in the stream: every change .*\s+except (\d+)\s+of", shown)
+    messages = re.search(r"([\d,]+) messages in the stream: every change in the log", shown)
     captured = re.search(r"([\d,]+) changes in [\d,]+ transactions", shown)
     assert messages
     assert captured
-    assert _number(messages[1]) + _number(messages[2]) == _number(captured[1])
+    assert _number(messages[1]) == _number(captured[1])
     for table, operation in (("orders", "update"), (r"\w+", "insert"), (r"\w+", "delete")):
         message = re.search(rf'  cdc\.({table})\.{operation}  [0-9a-f]+-\1-{operation}\S*\n +{{"data":{{".*…\n', shown)
         assert message, f"an {operation}, as a consumer sees it"

@@ -60,8 +60,8 @@ def test_status_of_everything(database: Database, s3_address: StoreAddress, tmp_
     nothing = run_status(env, is_wrong=True)
     assert "slot tailrace does not exist yet" in nothing
     assert "run `tailrace capture` to start the log" in nothing
-    *sinks, wrong = nothing.splitlines()[-3:]
-    assert [line.split()[:3] for line in sinks] == [["replica", "postgres", "new"], ["unused", "files", "new"]]
+    *listed, wrong = nothing.splitlines()[-3:]
+    assert [line.split()[:3] for line in listed] == [["replica", "postgres", "new"], ["unused", "files", "new"]]
     assert wrong.startswith("wrong: source: slot tailrace does not exist yet")
 
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
