@@ -7,15 +7,15 @@ import itertools
 import logging
 import os
 import secrets
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 import click
 
 from tailrace import sinks
+from tailrace.background import BackgroundThread
 from tailrace.bridge import bridge_environment
 from tailrace.bridge.http import routes
 from tailrace.bridge.status import BridgeStatus, wal_alarm
@@ -91,26 +91,30 @@ def _serve(settings: Settings, port: int, started_at: float, service: Service) -
     def bridge_status(overview: Overview) -> BridgeStatus:
         return BridgeStatus.of(overview, time.monotonic() - started_at)
 
-    stopping = threading.Event()
-
-    def report() -> None:
-        for number in itertools.count(1):
-            if stopping.wait(_LINE_SECONDS):
-                return
-            status = bridge_status(service.overview())
-            click.echo(status.to_log_line())
-            if number % _LINES_PER_WAL_CHECK == 0 and (alarm := wal_alarm(slot, status.wal_lag_bytes)):
-                _log.log(*alarm)
-
     # The monitors of the bridge that this replaces read without a token.
-    with HttpServer(http, routes(service, bridge_status, streams), port, trusts_local=True, guards_reads=False):
-        reporter = threading.Thread(target=report, name="metrics", daemon=True)
-        reporter.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            reporter.join()
+    with (
+        HttpServer(http, routes(service, bridge_status, streams), port, trusts_local=True, guards_reads=False),
+        _Metrics(slot, lambda: bridge_status(service.overview())),
+    ):
+        yield
+
+
+class _Metrics(BackgroundThread):
+    """Prints the METRICS line, and checks the WAL that the slot retains."""
+
+    def __init__(self, slot: str, status: Callable[[], BridgeStatus]) -> None:
+        super().__init__("metrics")
+        self._slot = slot
+        self._status = status
+
+    def _run(self) -> None:
+        for number in itertools.count(1):
+            if self._stopping.wait(_LINE_SECONDS):
+                return
+            status = self._status()
+            click.echo(status.to_log_line())
+            if number % _LINES_PER_WAL_CHECK == 0 and (alarm := wal_alarm(self._slot, status.wal_lag_bytes)):
+                _log.log(*alarm)
 
 
 command.add_command(compatibility.process_group())

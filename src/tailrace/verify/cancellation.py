@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from tailrace.background import BackgroundThread
 from tailrace.errors import SinkError
 
 _POLL_S: Final = 0.2
@@ -26,21 +25,16 @@ def until_cancelled(items: Iterable[T], is_cancelled: Callable[[], bool]) -> Ite
         yield item
 
 
-@contextmanager
-def cancelling(is_cancelled: Callable[[], bool], cancel: Callable[[], None]) -> Iterator[None]:
-    """As long as the context lasts, cancel what others are working on once the verification is cancelled: again and
+class Cancelling(BackgroundThread):
+    """As long as the context lasts, cancels what others are working on once the verification is cancelled: again and
     again, because the next piece of work may have begun since."""
-    is_done = threading.Event()
 
-    def watch() -> None:
-        while not is_done.wait(_POLL_S):
-            if is_cancelled():
-                cancel()
+    def __init__(self, is_cancelled: Callable[[], bool], cancel: Callable[[], None]) -> None:
+        super().__init__("cancellation")
+        self._is_cancelled = is_cancelled
+        self._cancel = cancel
 
-    thread = threading.Thread(target=watch, name="cancellation", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
+    def _run(self) -> None:
+        while not self._stopping.wait(_POLL_S):
+            if self._is_cancelled():
+                self._cancel()

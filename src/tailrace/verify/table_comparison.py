@@ -20,7 +20,7 @@ from tailrace.log.decoding import TableChanges
 from tailrace.sinks.database.postgresql.table_query import HashesRows, RangeSum, RangeSums, RowHash, TableQuery
 from tailrace.state import fold, log_window
 from tailrace.verify import row_scan
-from tailrace.verify.cancellation import cancelling, until_cancelled
+from tailrace.verify.cancellation import Cancelling, until_cancelled
 from tailrace.verify.column_match import ColumnMatch
 from tailrace.verify.difference import differences
 from tailrace.verify.range_hash import U64, RangeHash, columns_of, range_count
@@ -68,7 +68,7 @@ class TableComparison:
         if not match.names:
             self.report.notes.append("there is no column to compare")
             return self.report
-        with cancelling(self.is_cancelled, self._cancel):
+        with Cancelling(self.is_cancelled, self._cancel):
             self.compare(match)
         return self.report
 
