@@ -45,12 +45,16 @@ class Scene(CapturedSource):
             stepper.rewind(rewind)
         try:
             stepper.open()
-            stepper.load_missing()
-            reader = LogReader(self.store)
-            while (batch := planner.next_batch(reader, stepper.offset())).slices:
-                stepper.deliver(batch.end)
+            self.catch_up(stepper)
         finally:
             stepper.close()
+
+    def catch_up(self, stepper: DrivenStepper) -> None:
+        stepper.look_for_loads()
+        stepper.load_missing()
+        reader = LogReader(self.store)
+        while (batch := planner.next_batch(reader, stepper.offset())).slices:
+            stepper.deliver(batch.end)
 
 
 def _run_pickled(tasks: Sequence[Task], parallel: Parallel) -> list[TaskResult]:
@@ -87,6 +91,28 @@ def test_snapshots_then_changes(scene: Scene) -> None:
     scene.capture("INSERT INTO late VALUES (3)", "UPDATE late SET id = 10 WHERE id = 1")
     scene.deliver()
     assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
+
+
+def test_a_sink_that_stays_open_loads_what_is_copied_later(scene: Scene) -> None:
+    """It remembers snapshots that it has read, and must not take them for all that there are."""
+    scene.capture(snapshot=None)
+    stepper = scene.stepper()
+    stepper.open()
+    try:
+        scene.catch_up(stepper)
+        scene.capture("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1), (2)", snapshot=["late"])
+        scene.capture("INSERT INTO late VALUES (3)", "UPDATE late SET id = 10 WHERE id = 1")
+        scene.catch_up(stepper)
+        assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
+        # Reloaded from the newest snapshot, not from the one that it has read before.
+        scene.replica.execute("DELETE FROM late WHERE id = 2")
+        scene.capture("UPDATE late SET id = 20 WHERE id = 2", snapshot=["late"])
+        scene.capture("INSERT INTO late VALUES (4)")
+        assert stepper.reload(["public.late"]) == 1
+        scene.catch_up(stepper)
+        assert_same(scene.source, scene.replica, "t", "bag", "empty", "late")
+    finally:
+        stepper.close()
 
 
 def test_small_tables_are_loaded_in_one_step_and_large_ones_in_their_own(
